@@ -37,7 +37,16 @@ static const char fields[] =
     "\n## Fields of config.json\n\n"
     "A field that is not listed is refused by name, with its value. A field with one value is "
     "refused with any other. Fields without effect change no result. What a family says of a field "
-    "comes before what all say.\n";
+    "comes before what all say.\n\n"
+    "Fields of transformers' loss change no logits. With `output_router_logits`, transformers adds "
+    "`router_aux_loss_coef` times the balancing loss of its routers to the loss of the language "
+    "model. That loss is `num_experts_per_tok` where loads are even, over the tokens of all rows "
+    "and "
+    "all layers of a microbatch at once. No loss here depends on the microbatch, so none has it, "
+    "and "
+    "`d9d-train` warns. `model_provider.router.aux_loss_coef` adds a loss of each row and each "
+    "layer, 1 where loads are even. With one row and one layer it is that of transformers at the "
+    "coefficient `router_aux_loss_coef` times `num_experts_per_tok`, where scores are a softmax.\n";
 
 static const char heading[] = "| rule | fields |\n|---|---|\n";
 
@@ -93,6 +102,7 @@ static d9d_status put_fields(const d9d_table *section, d9d_buf *out)
     D9D_TRY(put_rule(&f, D9D_HF_RULE_ALIAS, "other names", out));
     D9D_TRY(put_rule(&f, D9D_HF_RULE_ONLY, "one value", out));
     D9D_TRY(put_rule(&f, D9D_HF_RULE_IGNORED, "without effect", out));
+    D9D_TRY(put_rule(&f, D9D_HF_RULE_ROUTER_LOSS, "of transformers' loss", out));
     return put_rule(&f, D9D_HF_RULE_OWN, "of a job's `model` alone", out);
 }
 

@@ -54,11 +54,10 @@ static void refuse_failure(description *d, d9d_status st)
 
 static const char *rule_name(const d9d_hf_field *rule, d9d_status st)
 {
-    static const char *const names[] = {[D9D_HF_RULE_READ] = "read",
-                                        [D9D_HF_RULE_ONLY] = "one value",
-                                        [D9D_HF_RULE_IGNORED] = "ignored",
-                                        [D9D_HF_RULE_ALIAS] = "read",
-                                        [D9D_HF_RULE_OWN] = "read"};
+    static const char *const names[] = {
+        [D9D_HF_RULE_READ] = "read",       [D9D_HF_RULE_ONLY] = "one value",
+        [D9D_HF_RULE_IGNORED] = "ignored", [D9D_HF_RULE_ALIAS] = "read",
+        [D9D_HF_RULE_OWN] = "read",        [D9D_HF_RULE_ROUTER_LOSS] = "ignored"};
 
     return st != D9D_OK ? "refused" : rule != NULL ? names[rule->rule] : "ignored";
 }

@@ -46,8 +46,8 @@ static const d9d_table table = D9D_TABLE(config, "gpt_oss_config", keys, "gpt-os
 static const char *const types[] = {"gpt_oss", NULL};
 static const d9d_hf_field fields[] = {D9D_HF_ONLY("hidden_act", "[\"silu\"]"),
                                       D9D_HF_ONLY("swiglu_alpha", "[1.702]"),
-                                      D9D_HF_IGNORED("router_aux_loss_coef"),
-                                      D9D_HF_IGNORED("output_router_logits"),
+                                      D9D_HF_ROUTER_LOSS("router_aux_loss_coef"),
+                                      D9D_HF_ROUTER_LOSS("output_router_logits"),
                                       D9D_HF_IGNORED("experts_per_token"),
                                       D9D_HF_IGNORED("initial_context_length"),
                                       D9D_HF_END};

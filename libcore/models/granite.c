@@ -58,8 +58,8 @@ TABLE(granitemoe, "Granite with mixtures of experts");
 TABLE(granitemoehybrid, "Granite 4");
 static const d9d_hf_field granite_fields[] = {D9D_HF_ONLY("hidden_act", "[\"silu\"]"), D9D_HF_END};
 static const d9d_hf_field granitemoe_fields[] = {
-    D9D_HF_ONLY("hidden_act", "[\"silu\"]"), D9D_HF_IGNORED("output_router_logits"),
-    D9D_HF_IGNORED("router_aux_loss_coef"), D9D_HF_END};
+    D9D_HF_ONLY("hidden_act", "[\"silu\"]"), D9D_HF_ROUTER_LOSS("output_router_logits"),
+    D9D_HF_ROUTER_LOSS("router_aux_loss_coef"), D9D_HF_END};
 /* No layer has experts or a state space model. */
 static const d9d_hf_field granitemoehybrid_fields[] = {
     D9D_HF_ONLY("hidden_act", "[\"silu\"]"), D9D_HF_ONLY("normalization_function", "[\"rmsnorm\"]"),

@@ -122,9 +122,9 @@ static const d9d_hf_field llama_fields[] = {D9D_HF_IGNORED("pretraining_tp"),
                                             D9D_HF_IGNORED("is_llama_config"),
                                             D9D_HF_ONLY("rope_interleaved", "[false]"), D9D_HF_END};
 static const d9d_hf_field fields[] = {FIELDS, D9D_HF_END};
-static const d9d_hf_field mixtral_fields[] = {FIELDS, D9D_HF_ONLY("router_jitter_noise", "[0]"),
-                                              D9D_HF_IGNORED("output_router_logits"),
-                                              D9D_HF_IGNORED("router_aux_loss_coef"), D9D_HF_END};
+static const d9d_hf_field mixtral_fields[] = {
+    FIELDS, D9D_HF_ONLY("router_jitter_noise", "[0]"), D9D_HF_ROUTER_LOSS("output_router_logits"),
+    D9D_HF_ROUTER_LOSS("router_aux_loss_coef"), D9D_HF_END};
 static const d9d_hf_field smollm3_fields[] = {D9D_HF_ONLY("hidden_act", "[\"silu\"]"),
                                               D9D_HF_IGNORED("pretraining_tp"),
                                               D9D_HF_IGNORED("max_window_layers"), D9D_HF_END};

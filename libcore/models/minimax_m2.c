@@ -64,8 +64,8 @@ static const char *const minimax_m2_types[] = {"minimax_m2", NULL};
 static const char *const olmoe_types[] = {"olmoe", NULL};
 
 #define FIELDS                                                                                     \
-    D9D_HF_ONLY("hidden_act", "[\"silu\"]"), D9D_HF_IGNORED("output_router_logits"),               \
-        D9D_HF_IGNORED("router_aux_loss_coef")
+    D9D_HF_ONLY("hidden_act", "[\"silu\"]"), D9D_HF_ROUTER_LOSS("output_router_logits"),           \
+        D9D_HF_ROUTER_LOSS("router_aux_loss_coef")
 static const d9d_hf_field minimax_m2_fields[] = {
     FIELDS,
     D9D_HF_ALIAS("num_experts", "num_local_experts"),

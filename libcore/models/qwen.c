@@ -79,12 +79,11 @@ TABLE(qwen3, "Qwen3");
 TABLE(qwen2_moe, "Qwen2-MoE");
 TABLE(qwen3_moe, "Qwen3-MoE");
 
-/* Balancing losses of routers belong to a job, not to a model, so the file's values are ignored. */
 #define QWEN3_FIELDS D9D_HF_ONLY("hidden_act", "[\"silu\"]")
 #define FIELDS       D9D_HF_ONLY("attention_bias", "[false]"), QWEN3_FIELDS
 #define MOE_FIELDS                                                                                 \
-    D9D_HF_ALIAS("num_local_experts", "num_experts"), D9D_HF_IGNORED("output_router_logits"),      \
-        D9D_HF_IGNORED("router_aux_loss_coef")
+    D9D_HF_ALIAS("num_local_experts", "num_experts"), D9D_HF_ROUTER_LOSS("output_router_logits"),  \
+        D9D_HF_ROUTER_LOSS("router_aux_loss_coef")
 static const d9d_hf_field qwen2_fields[] = {FIELDS, D9D_HF_ONLY("use_mrope", "[false]"),
                                             D9D_HF_END};
 static const d9d_hf_field qwen3_fields[] = {QWEN3_FIELDS, D9D_HF_END};

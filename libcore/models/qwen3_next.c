@@ -71,7 +71,7 @@ TABLE(qwen3_5_moe, "Qwen3.5 with mixtures of experts", "qwen3_5_moe_text");
 #define FIELDS D9D_HF_ONLY("hidden_act", "[\"silu\"]")
 #define MOE_FIELDS                                                                                 \
     FIELDS, D9D_HF_ALIAS("num_local_experts", "num_experts"),                                      \
-        D9D_HF_IGNORED("output_router_logits"), D9D_HF_IGNORED("router_aux_loss_coef")
+        D9D_HF_ROUTER_LOSS("output_router_logits"), D9D_HF_ROUTER_LOSS("router_aux_loss_coef")
 #define QWEN3_5_FIELDS                                                                             \
     D9D_HF_ONLY("attn_output_gate", "[true]"), D9D_HF_ONLY("output_gate_type", "[\"swish\"]"),     \
         D9D_HF_ONLY("mlp_only_layers", "[[]]"), D9D_HF_IGNORED("mamba_ssm_dtype"),                 \

@@ -3,6 +3,7 @@
  */
 #include <string.h>
 
+#include "d9d/model/family/family.h"
 #include "d9d/model/lora/peft.h"
 #include "engine/rank_consistency.h"
 #include "train/train_export.h"
@@ -287,6 +288,23 @@ static d9d_status warn_special(const d9di_train *r)
     return r->run.rank == 0 ? d9di_run_data_warn_bare(&r->run.data, r->run.log) : D9D_OK;
 }
 
+/* A loss that transformers has and this run has not. */
+static d9d_status warn_router_loss(const d9di_train *r)
+{
+    const d9d_model_spec *m = &r->engine.spec;
+    bool lacks = false;
+
+    if (m->provider->family != NULL)
+        D9D_TRY(d9d_family_lacks_router_loss(m->config, &lacks));
+    if (lacks && r->run.rank == 0)
+        d9d_log_warn(r->run.log,
+                     "%s: output_router_logits is true, for which transformers adds the routers' "
+                     "balancing loss to the loss; this run has none, "
+                     "model_provider.router.aux_loss_coef adds one",
+                     m->hf_config != NULL ? m->hf_config : "model_provider.model");
+    return D9D_OK;
+}
+
 d9d_status d9di_train_open(d9di_train *r, const char *resume_from)
 {
     const d9di_engine_opts opts = engine_opts(r, resume_from != NULL);
@@ -297,6 +315,7 @@ d9d_status d9di_train_open(d9di_train *r, const char *resume_from)
                                   .rank = r->run.rank,
                                   .log = r->run.log};
     D9D_TRY(warn_special(r));
+    D9D_TRY(warn_router_loss(r));
     D9D_TRY(d9di_run_data_log_padding(&r->run.data, r->run.c->trainer.batching.microbatch_size,
                                       r->run.log));
     D9D_TRY(d9di_engine_materialize(e, &opts));

@@ -273,3 +273,23 @@ JSON
         d9d-map -q diff "new-$c" "again-$c"
     done
 }
+
+@test "a loss that transformers adds for output_router_logits is missed aloud" {
+    d9d-shard -q --format tokens --out data "$golden/mixtral/train.jsonl"
+    for c in true false; do
+        sed "s/\"output_router_logits\": [a-z]*/\"output_router_logits\": $c/" "$golden/mixtral/config.json" >"$c.json"
+        grep -q "\"output_router_logits\": $c" "$c.json"
+    done
+    for router in 'true 0' 'true 0.01' 'false 0'; do
+        cat >train.json <<JSON
+{"data": {"dataset": "data"},
+ "model_provider": {"name": "mixtral", "hf_config": "${router% *}.json", "router": {"aux_loss_coef": ${router#* }}},
+ "trainer": {"run": {"name": "r", "dir": "run", "steps": 1}, "batching": {"global_batch_size": 1}},
+ "optimizer": {"name": "adamw", "lr": 1e-3}}
+JSON
+        rm -rf run
+        d9d-train --device cpu train.json 2>log
+        grep -c 'true.json: output_router_logits is true, .*, model_provider.router.aux_loss_coef adds one' log >>said || true
+    done
+    diff <(printf '%s\n' 1 0 0) said
+}

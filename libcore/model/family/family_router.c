@@ -89,3 +89,31 @@ void d9d_family_set_router(d9d_family_config *c, const d9d_block_router *job)
     }
     c->custom_router = !d9di_family_routers_equal(&c->native_router, &dims->router);
 }
+
+/* --- the loss of transformers ---------------------------------------------------------------- */
+
+static bool is_of_router_loss(const d9d_family *f, const char *name)
+{
+    for (const d9d_hf_field *row = f->fields; row != NULL && row->name != NULL; row++)
+        if (strcmp(row->name, name) == 0)
+            return row->rule == D9D_HF_RULE_ROUTER_LOSS;
+    return false;
+}
+
+d9d_status d9d_family_lacks_router_loss(const d9d_family_config *c, bool *out)
+{
+    const d9d_family_dims *dims = c->dims;
+    const json_t *coefficient;
+    json_t *doc;
+
+    *out = false;
+    if (c->head != D9D_HEAD_CAUSAL_LM || dims->router.aux_loss != 0 ||
+        !is_of_router_loss(c->family, "output_router_logits"))
+        return D9D_OK;
+    D9D_TRY(d9d_json_parse(D9D_HF_CONFIG_NAME, c->document, strlen(c->document), &doc));
+    coefficient = d9di_hf_member(doc, "router_aux_loss_coef");
+    *out = json_is_true(d9di_hf_member(doc, "output_router_logits")) &&
+           (coefficient == NULL || json_number_value(coefficient) != 0);
+    json_decref(doc);
+    return D9D_OK;
+}

@@ -14,9 +14,9 @@
 static const d9d_key router_keys[] = {
     COEFFICIENT("bias_update_rate", bias_rate, "0.001",
                 "how far an expert's bias goes in a step, where the model has one"),
-    COEFFICIENT(
-        "aux_loss_coef", aux_loss, "0",
-        "coefficient of the load-balancing loss of each row; 1 is what it is of even loads"),
+    COEFFICIENT("aux_loss_coef", aux_loss, "0",
+                "coefficient of the load-balancing loss of each row and layer; 1 is what it is of "
+                "even loads"),
     COEFFICIENT("z_loss_coef", z_loss, "0",
                 "coefficient of the squared log-sum-exp of each token's logits"),
     D9DI_ROUTER_CAPACITY_KEY("row"),

@@ -610,7 +610,7 @@ static void check_field(const d9d_family *family, const sample *s, const d9d_hf_
         check_alias(s, f);
     else if (f->rule == D9D_HF_RULE_ONLY)
         check_only(s, f, !is_own(family, f->name));
-    else if (f->rule != D9D_HF_RULE_IGNORED)
+    else if (f->rule != D9D_HF_RULE_IGNORED && f->rule != D9D_HF_RULE_ROUTER_LOSS)
         check_read(s, f->name);
     else if (is_read_text(s, NULL, f->name, "1"))
         fail_msg("%s of %s is declared to change nothing", f->name, s->family);

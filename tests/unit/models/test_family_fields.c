@@ -1,5 +1,5 @@
 /* test_family_fields.c - fields of config.json that a few families have: RoPE by kinds of layers,
- * rotated features, and what a family cannot compute. */
+ * rotated features, what a family cannot compute; dtypes, and losses of routers. */
 #include <stdio.h>
 #include <string.h>
 
@@ -286,6 +286,95 @@ static void what_is_said_of_experts_matters_where_there_are_some(void **state)
 #undef GROUPS
 }
 
+/* --- dtypes ---------------------------------------------------------------------------------- */
+
+static void a_dtype_has_one_value(void **state)
+{
+    static const struct {
+        const char *text, *sentence; /* NULL: float32 */
+    } rows[] = {
+        {"{\"dtype\": \"float32\"}", NULL},
+        {"{\"torch_dtype\": \"float32\", \"dtype\": null}", NULL},
+        {"{\"torch_dtype\": \"float32\", \"dtype\": \"float32\"}", NULL},
+        {"{\"torch_dtype\": \"float32\", \"dtype\": \"float16\"}",
+         "c: dtype is \"float16\" and torch_dtype is \"float32\""},
+        {"{\"dtype\": \"int8\"}", "c: dtype: \"int8\" is no floating-point type of weights"},
+        {"{\"torch_dtype\": \"bool\"}",
+         "c: torch_dtype: \"bool\" is no floating-point type of weights"},
+        {"{\"torch_dtype\": [1]}", "c: torch_dtype: [1] is no floating-point type of weights"}};
+    d9d_dtype t;
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+        json_t *doc = parsed(rows[i].text);
+
+        t = D9D_BF16;
+        if (rows[i].sentence != NULL)
+            assert_fails(d9d_hf_config_dtype(doc, "c", D9D_BF16, &t), D9D_ECONFIG,
+                         rows[i].sentence);
+        else
+            assert_ok(d9d_hf_config_dtype(doc, "c", D9D_BF16, &t));
+        assert_int_equal(t, rows[i].sentence != NULL ? D9D_BF16 : D9D_F32);
+        json_decref(doc);
+    }
+}
+
+static void a_dtype_is_set_in_both_fields(void **state)
+{
+    static const char *const rows[][2] = {
+        {"{}", "{\"torch_dtype\": \"float16\"}"},
+        {"{\"dtype\": \"float32\"}", "{\"dtype\": \"float16\"}"},
+        {"{\"dtype\": \"float32\", \"torch_dtype\": \"float32\"}",
+         "{\"dtype\": \"float16\", \"torch_dtype\": \"float16\"}"}};
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+        json_t *doc = parsed(rows[i][0]), *want = parsed(rows[i][1]);
+
+        assert_ok(d9d_hf_config_set_dtype(doc, D9D_F16));
+        assert_true(json_equal(doc, want));
+        json_decref(want);
+        json_decref(doc);
+    }
+}
+
+/* --- the balancing loss of transformers ------------------------------------------------------- */
+
+#define MIXTRAL                                                                                    \
+    "{\"model_type\": \"mixtral\", \"num_local_experts\": 4, \"num_experts_per_tok\": 2, " BASE
+
+static bool lacks_loss(const char *text, double ours)
+{
+    json_t *doc = parsed(text);
+    d9d_family_config c;
+    d9d_arena a = {0};
+    bool lacks;
+
+    assert_ok(family_parse(doc, "c", false, &a, &c));
+    family_dims(&c)->router.aux_loss = ours;
+    assert_ok(d9d_family_lacks_router_loss(&c, &lacks));
+    json_decref(doc);
+    d9d_arena_release(&a);
+    return lacks;
+}
+
+static void a_missing_router_loss_is_found(void **state)
+{
+    (void)state;
+    assert_true(lacks_loss(MIXTRAL ", \"output_router_logits\": true}", 0));
+    assert_true(
+        lacks_loss(MIXTRAL ", \"output_router_logits\": true, \"router_aux_loss_coef\": 0.02}", 0));
+    assert_true(lacks_loss(MINIMAX ", \"output_router_logits\": true}", 0));
+    assert_false(lacks_loss(MIXTRAL ", \"output_router_logits\": true}", 0.01));
+    assert_false(
+        lacks_loss(MIXTRAL ", \"output_router_logits\": true, \"router_aux_loss_coef\": 0}", 0));
+    assert_false(lacks_loss(MIXTRAL ", \"output_router_logits\": false}", 0));
+    assert_false(lacks_loss(MIXTRAL ", \"router_aux_loss_coef\": 0.02}", 0));
+    assert_false(lacks_loss(MIXTRAL ", \"output_router_logits\": true, \"architectures\": "
+                                    "[\"MixtralForSequenceClassification\"]}",
+                            0));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -295,6 +384,9 @@ int main(void)
         cmocka_unit_test(rotated_features_by_either_name),
         cmocka_unit_test(what_a_family_cannot_compute_is_refused),
         cmocka_unit_test(what_is_said_of_experts_matters_where_there_are_some),
+        cmocka_unit_test(a_dtype_has_one_value),
+        cmocka_unit_test(a_dtype_is_set_in_both_fields),
+        cmocka_unit_test(a_missing_router_loss_is_found),
     };
 
     return cmocka_run_group_tests_name("family fields", tests, NULL, NULL);

@@ -302,6 +302,11 @@ D9D_API D9D_MUST_USE d9d_status d9d_family_hf_head(const void *config, json_t *d
 /* ENOTSUP if a rate of dropout is not 0: a number with "drop" in its key, such as
  * attention_dropout or resid_pdrop. */
 D9D_API D9D_MUST_USE d9d_status d9d_family_trainable(const void *config);
+/* Has transformers a balancing loss of routers in the loss of this config.json, and this suite
+ * none? It is a file with output_router_logits and a coefficient other than 0, of a family whose
+ * class adds the loss (D9D_HF_ROUTER_LOSS), in a job without model_provider.router.aux_loss_coef.
+ */
+D9D_API D9D_MUST_USE d9d_status d9d_family_lacks_router_loss(const d9d_family_config *c, bool *out);
 D9D_API bool d9d_family_is_dropout(const d9d_key *k);
 D9D_API void d9d_family_infer(void *config, const d9d_tensor_source *src);
 D9D_API D9D_MUST_USE d9d_status d9d_family_mark(const void *config, json_t *doc, bool fused);

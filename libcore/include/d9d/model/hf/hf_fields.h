@@ -7,6 +7,8 @@
  *     is read           a key of the provider's `dims`, or D9D_HF_READ in one with a read()
  *     has one meaning   D9D_HF_ONLY: these values are what the model computes, others are refused
  *     changes nothing   D9D_HF_IGNORED: no result depends on it
+ *     is of a loss      D9D_HF_ROUTER_LOSS: of the balancing loss that transformers adds in
+ *                       training; a job's key adds one here (d9d_family_router_loss())
  *     is another name   D9D_HF_ALIAS, of a key of `dims`; if a file has both, they must be equal
  *     is ours alone     D9D_HF_OWN: a key of `dims` that no file has, only a job's "model"; a
  *                       second row of the name says what files may have nevertheless
@@ -53,7 +55,8 @@ typedef enum d9d_hf_rule {
     D9D_HF_RULE_ONLY,
     D9D_HF_RULE_IGNORED,
     D9D_HF_RULE_ALIAS,
-    D9D_HF_RULE_OWN
+    D9D_HF_RULE_OWN,
+    D9D_HF_RULE_ROUTER_LOSS
 } d9d_hf_rule;
 
 typedef struct d9d_hf_field {
@@ -74,6 +77,10 @@ typedef struct d9d_hf_field {
 #define D9D_HF_IGNORED(field)                                                                      \
     {                                                                                              \
         .name = (field), .rule = D9D_HF_RULE_IGNORED                                               \
+    }
+#define D9D_HF_ROUTER_LOSS(field)                                                                  \
+    {                                                                                              \
+        .name = (field), .rule = D9D_HF_RULE_ROUTER_LOSS                                           \
     }
 #define D9D_HF_ALIAS(field, of)                                                                    \
     {                                                                                              \
