@@ -2,13 +2,22 @@
 """Configurations drawn at random, in every family, against transformers.
 
     random_families.py [--family KIND]... [--count N] [--seed S] [--out DIR] [--build DIR]
+                       [--train] [--reshard] [--adapt]
 
 Each is a tiny model as make_families.py writes them, in DIR/KIND-SEED, which `make` built programs
 then read: logits, losses and gradients by test_golden_families, the suite's layout and back by
-d9d-map, greedy generation with a cache by d9d-infer.  One line for each: what was drawn, and the
+d9d-map, greedy generation with a cache by d9d-infer.  Of decoders besides, by d9d-train:
+
+    --train    ten steps of AdamW, against those of transformers in float64
+    --reshard  three steps on a mesh and three that resume on another, against six on one rank
+    --adapt    three steps of LoRA, whose adapter peft loads, against the export
+
+One line for each: what was drawn, and the
 largest relative distance, or what the programs say.  A config.json is as transformers saves it, or
 as it was drawn: with few fields, of either generation of names.  Exits with 1 if any differs.
 """
+import contextlib
+import io
 import json
 import math
 import os
@@ -23,7 +32,8 @@ import transformers as T
 from transformers.utils import logging
 
 from make_encoders import dump_encoder
-from make_families import CONFIGS, HERE, class_name, dump_case
+from check_adapter import check
+from make_families import CONFIGS, HERE, class_name, dump_case, train
 from random_options import options
 
 ROOT = HERE.parent.parent
@@ -506,7 +516,8 @@ def run(*args, cwd=None):
 
 def says(text):
     """The sentence of a failure."""
-    lines = [l for l in text.splitlines() if "ERROR" in l or "error" in l or "is not" in l or "--- " in l]
+    lines = [l for l in text.splitlines() if l.startswith("d9d-")] or \
+        [l for l in text.splitlines() if "ERROR" in l or "error" in l or "is not" in l or "--- " in l]
     return (lines or text.splitlines() or ["no word"])[0].strip()
 
 
@@ -536,6 +547,128 @@ def generates(bin, case, work):
     return None if got == want else f"generate: {got} is not {want}"
 
 
+# --- training --------------------------------------------------------------------------------
+
+BIASED = {"DeepseekV3", "Glm4Moe", "Glm4MoeLite", "MiniMaxM2"}  # transformers does not move their biases
+DEGREES = ["data_parallel_shard", "data_parallel_replicate", "tensor_parallel", "pipeline_parallel",
+           "context_parallel_shard", "expert_parallel"]
+
+
+def learns(bin, case, work, name, steps, more, launch=()):
+    """Losses and gradient norms of a job, or its sentence."""
+    (work / "train.json").write_text(json.dumps({
+        "data": {"dataset": str(work / "data"), "epochs": 40, "order": "sequential"},
+        "model_provider": {"name": "auto", "hf_config": str(case / "config.json"),
+                           **({"router": {"bias_update_rate": 0}} if case.name.split("-")[0] in BIASED else {})},
+        "optimizer": {"name": "adamw", "lr": 1e-3, "betas": [0.9, 0.95], "weight_decay": 0.1},
+        "trainer": {"run": {"name": name, "dir": str(work / name), "steps": steps},
+                    "batching": {"global_batch_size": 3, "microbatch_size": 3},
+                    "gradient_clipping": {"max_norm": 1.0},
+                    "model_stage_factory": {"source_checkpoint": str(case)}}}))
+    sets = [w for k, v in more.items() for w in ("--set", f"{k}={json.dumps(v)}")]
+    code, text = run(*launch, bin / "d9d-train", "-q", "--device", "cpu", *sets, "train.json", cwd=work)
+    if code != 0:
+        return None, f"{code}: {says(text)}"
+    log = [json.loads(l) for l in (work / name / "metrics.jsonl").read_text().splitlines()]
+    return [(l["loss"], l["grad_norm"]) for l in log if "loss" in l and "grad_norm" in l], None
+
+
+def differ(got, want, most):
+    """The first step whose loss or norm is too far, or None; and the largest distance of a loss."""
+    if len(got) != len(want):
+        return f"{len(got)} steps, not {len(want)}", math.inf
+    far = [[abs(a - b) / max(abs(b), 1e-6) for a, b in zip(g, w)] for g, w in zip(got, want)]
+    for step, (loss, norm) in enumerate(far, 1):
+        if not (loss <= most and norm <= 50 * most):
+            return f"step {step}: {got[step - 1]} is not {want[step - 1]}", loss
+    return None, max(f[0] for f in far)
+
+
+def trains(bin, case, work, made, r):
+    ids, labels, _, exact, apart = made
+    want = [(l["loss"], l["grad_norm"]) for l in train(exact, ids, labels)]
+    got, wrong = learns(bin, case, work, "steps", 10, {"optimizer.eps": 1e-8})
+    if wrong:
+        return "train: " + wrong, ""
+    # Adam makes of small gradients what it likes: how far is transformers' own float32?
+    plain = T.AutoModelForCausalLM.from_pretrained(
+        case, dtype=torch.float32, attn_implementation="eager", experts_implementation="eager")
+    own = differ([(l["loss"], l["grad_norm"]) for l in train(plain, ids, labels)], want, math.inf)[1]
+    wrong, far = differ(got, want, max(1e-5, 10 * own))
+    return wrong and f"train: {wrong}, transformers' float32 {own:.1e}", f"{far:.1e}"
+
+
+def draw_mesh(r, ranks):
+    """Degrees whose product is `ranks`; experts are over ranks of the others."""
+    mesh, left = {}, ranks
+    while left > 1:
+        k = r.choice(DEGREES[:-1])
+        mesh[k] = 2 * mesh.get(k, 1)
+        left //= 2
+    if r.maybe(0.4):
+        mesh["expert_parallel"] = r.choice([2, ranks])
+    return mesh
+
+
+def reshards(bin, case, work, made, r):
+    """Also with a mesh that cannot be, which another one replaces."""
+    gentle = {"optimizer.eps": 1e-3, "trainer.batching.global_batch_size": 12, "trainer.batching.microbatch_size": 1}
+    done = []
+    for steps in (3, 6):
+        for _ in range(12):
+            ranks = r.choice([1, 2, 4]) if steps == 6 else r.choice([2, 4])
+            mesh = draw_mesh(r, ranks)
+            launch = ["mpirun", "--mca", "mpi_yield_when_idle", "0", "--oversubscribe", "--bind-to", "none", "-n", ranks]
+            more = {f"mesh.{k}": v for k, v in mesh.items()}
+            got, wrong = learns(bin, case, work, "mesh", steps, {**gentle, **more}, launch if ranks > 1 else ())
+            if wrong is None or not wrong.startswith("2: "):
+                break
+        if wrong:
+            return f"reshard: {ranks} ranks {mesh}: {wrong}", ""
+        done.append(mesh)
+        shutil.rmtree(work / "mesh/export")
+    want, wrong = learns(bin, case, work, "one", 6, gentle)
+    if wrong:
+        return "reshard: one rank: " + wrong, ""
+    wrong, far = differ(got, want, 1e-5)
+    return wrong and f"reshard: {done}: {wrong}", f"{far:.1e}"
+
+
+def adapts(bin, case, work, made, r):
+    base = work / "base"
+    code, text = run(bin / "d9d-map", "-q", "--to", "hf", "--dtype", "float32", case, base)
+    if code != 0:
+        return "adapt: " + says(text), ""
+    rank, said = r.randint(1, 4), io.StringIO()
+    _, wrong = learns(bin, base, work, "lora", 3, {
+        "optimizer.lr": 2e-2, "peft": {"kind": "lora", "module_name_pattern": r.choice([
+            r"model\.layers\..*", r".*\.(q|v|up|o)_proj", r".*_proj"]), "params": {"r": rank, "alpha": 2 * rank}}})
+    if wrong:
+        return "adapt: " + wrong, ""
+    try:
+        with contextlib.redirect_stdout(said):
+            fine = check(base, work / "lora", 1e-5)
+    except Exception as e:
+        return f"adapt: peft: {type(e).__name__}: {str(e)[:300]!r}", ""
+    return None if fine else "adapt: " + " ".join(said.getvalue().split("\n")), said.getvalue().split(": ")[-1].strip()
+
+
+BY_TRAINING = {"train": trains, "reshard": reshards, "adapt": adapts}
+
+
+def compare_training(build, case, made, r, which):
+    work = case.parent / (case.name + ".train")
+    shutil.rmtree(work, ignore_errors=True)
+    work.mkdir()
+    code, text = run(build / "bin/d9d-shard", "-q", "--format", "tokens", "--out", work / "data", case / "train.jsonl")
+    wrong, far = says(text) if code != 0 else None, {}
+    for name in which:
+        if wrong is None:
+            wrong, far[name] = BY_TRAINING[name](build / "bin", case, work, made, r)
+    shutil.rmtree(work)
+    return wrong, far
+
+
 def compare(build, case, decodes):
     """What differs, or None; and the largest distance."""
     work = case.parent / (case.name + ".work")
@@ -562,12 +695,12 @@ def make(kind, doc, seed, case, r):
         config = config_of(kind, doc)
         shutil.rmtree(case, ignore_errors=True)
         if kind == "ModernBert":
-            apart = dump_encoder(case, "Model", config, seed + 100000 * n)[-1]
+            made = dump_encoder(case, "Model", config, seed + 100000 * n)
         else:
-            apart = dump_case(case, kind, config, seed + 100000 * n, length, length // 2, 6)[-1]
-        if apart < 2e-5:
+            made = dump_case(case, kind, config, seed + 100000 * n, length, length // 2, 6)
+        if made[-1] < 2e-5:
             break
-    return apart
+    return made
 
 
 def draw(kind, r):
@@ -586,7 +719,7 @@ def draw(kind, r):
             continue
 
 
-def one(kind, seed, out, build):
+def one(kind, seed, out, build, which):
     r = Draw(f"{kind} {seed}")
     drawn = draw(kind, r)
     case = out / f"{kind}-{seed}"
@@ -594,14 +727,17 @@ def one(kind, seed, out, build):
     name = "ModernBertModel" if kind == "ModernBert" else class_name(kind)
     form, doc = written(r, kind, drawn, {"architectures": [name], "model_type": model_type, **drawn})
     try:
-        apart = make(kind, doc, seed, case, r)
+        made = make(kind, doc, seed, case, r)
     except Exception as e:
         print(f"{kind} {seed}: transformers: {type(e).__name__}: {str(e)[:200]!r}: {brief(doc)}", flush=True)
         return None
     if form != "saved":
         (case / "config.json").write_text(json.dumps(doc, indent=2) + "\n")
     wrong, away = compare(build, case, kind != "ModernBert")
-    print(f"{kind} {seed}: {wrong or 'ok'}: {away} away, float32 {apart:.1e}: {form} {brief(doc)}", flush=True)
+    if wrong is None and which and kind != "ModernBert":
+        wrong, far = compare_training(build, case, made, r, which)
+        away += "".join(f", {k} {v}" for k, v in far.items())
+    print(f"{kind} {seed}: {wrong or 'ok'}: {away} away, float32 {made[-1]:.1e}: {form} {brief(doc)}", flush=True)
     if wrong is None:
         shutil.rmtree(case)
     return wrong is None
@@ -610,12 +746,16 @@ def one(kind, seed, out, build):
 def main():
     p = options(20, "random-families", FAMILIES)
     p.add_argument("--build", type=Path, default=ROOT / "build")
+    for name in BY_TRAINING:
+        p.add_argument("--" + name, action="store_true")
     a = p.parse_args()
     logging.set_verbosity_error()
     logging.disable_progress_bar()
     torch.set_num_threads(1)
-    os.environ.update(OMP_NUM_THREADS="1", OMP_WAIT_POLICY="passive")
-    done = {k: [one(k, s, a.out.resolve(), a.build.resolve()) for s in range(a.seed, a.seed + a.count)]
+    os.environ.update(OMP_NUM_THREADS="1", OMP_WAIT_POLICY="passive",
+                      OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1")
+    which = [name for name in BY_TRAINING if getattr(a, name)]
+    done = {k: [one(k, s, a.out.resolve(), a.build.resolve(), which) for s in range(a.seed, a.seed + a.count)]
             for k in a.family or FAMILIES}
     for k, all_of in done.items():
         print(f"{k}: {all_of.count(True)} equal, {all_of.count(False)} not, "
