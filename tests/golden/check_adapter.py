@@ -22,6 +22,8 @@ def load(folder):
     language = any(a.endswith(("CausalLM", "LMHeadModel")) for a in config.architectures or [])
     model = (T.AutoModelForCausalLM if language else T.AutoModel).from_pretrained(
         folder, dtype=torch.float32, experts_implementation="eager")
+    if hasattr(config, "use_cache"):  # which fails for layers of linear attention alone
+        model.config.use_cache = False
     for m in model.modules():  # transformers' experts have gpt-oss's own limit
         if hasattr(config, "swiglu_limit") and hasattr(m, "limit"):
             m.limit = config.swiglu_limit
