@@ -143,6 +143,7 @@ trains() { # MODEL POOLING MESH
         close <(numbers loss r) <(numbers loss one)
         close <(numbers tokens r) <(numbers tokens one)
     done
+    rm -r one r
 }
 
 @test "LoRA with a head trains and exports the same on every mesh" {
