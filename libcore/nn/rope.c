@@ -17,6 +17,12 @@ const char *d9d_rope_kind_name(d9d_rope_kind kind)
     return words[kind];
 }
 
+/* Of the frequency of a pair (longrope). */
+static bool is_divisor(float x)
+{
+    return x > 0 && isfinite(x);
+}
+
 d9d_status d9d_rope_check(const char *where, const char *field, const d9d_rope_scaling *s)
 {
     const bool yarn = s->kind == D9D_ROPE_YARN, listed = s->kind == D9D_ROPE_LONGROPE;
@@ -42,10 +48,10 @@ d9d_status d9d_rope_check(const char *where, const char *field, const d9d_rope_s
                             rows[i].name, d9d_rope_kind_name(s->kind), rows[i].value,
                             rows[i].range);
     for (int64_t i = 0; i < s->pairs && listed; i++)
-        if (!(s->short_factor[i] > 0 && s->long_factor[i] > 0))
+        if (!is_divisor(s->short_factor[i]) || !is_divisor(s->long_factor[i]))
             return D9D_FAIL(D9D_ECONFIG,
                             "%s: %s: short_factor[%lld] is %g and long_factor[%lld] %g, and both "
-                            "must be above 0",
+                            "must be above 0 and finite in float32",
                             where, field, (long long)i, (double)s->short_factor[i], (long long)i,
                             (double)s->long_factor[i]);
     return D9D_OK;

@@ -324,9 +324,9 @@ d9d_status d9di_run_data_steps(const d9di_run_data *d, int64_t global, int64_t w
                                      "the run ends");
     if (available == 0)
         return D9D_FAIL(D9D_ECONFIG,
-                        "%s: %lld sample%s in %lld epochs are less than one step of %lld",
+                        "%s: %lld sample%s in %lld epoch%s are less than one step of %lld",
                         s->dataset, (long long)samples, D9D_PLURAL(samples), (long long)s->epochs,
-                        (long long)global);
+                        D9D_PLURAL(s->epochs), (long long)global);
     if (wanted != D9D_INT_NULL && wanted > available)
         return D9D_FAIL(
             D9D_ECONFIG,

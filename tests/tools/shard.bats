@@ -430,7 +430,7 @@ bad() {
     bad 1 'has 1 labels for 2 ids' --format tokens -o data count.jsonl
     bad 1 'mixed.jsonl: line 2: has labels, the documents before it have none' --format tokens -o data mixed.jsonl
     bad 1 'gzip data is cut off' -t "$tok" -o data cut.txt.gz
-    bad 1 'no samples: of 0 documents in 1 inputs' -t "$tok" -o data empty.jsonl
+    bad 1 'no samples: of 0 documents in 1 input,' -t "$tok" -o data empty.jsonl
 }
 
 @test "export replaces nothing that is there, and follows no link" {

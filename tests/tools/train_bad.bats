@@ -140,7 +140,7 @@ refused() { # SENTENCE [OPTION...]: by d9d-train, exit status 2
     refused 'trainer.batching: global_batch_size 4 is not a multiple of 3 (1 data-parallel ranks x microbatch_size 3)' \
         --set trainer.batching.microbatch_size=3
     refused 'trainer.run.steps is 21, and data has 20 steps of 4 samples in 1 epoch; raise data.epochs' --set trainer.run.steps=21
-    refused 'data: 80 samples in 1 epochs are less than one step of 81' \
+    refused 'data: 80 samples in 1 epoch are less than one step of 81' \
         --set trainer.batching.global_batch_size=81 --set trainer.batching.microbatch_size=1
     refused 'phases' --set 'lr_scheduler={"name": "piecewise", "scheduler": {"initial_multiplier": 1, "phases": []}}'
 }

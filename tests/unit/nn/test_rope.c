@@ -155,6 +155,22 @@ static void numbers_are_checked(void **state)
          "c: r.low_freq_factor (llama3): 0 is not above 0"},
         {{.kind = D9D_ROPE_PLAIN, .mscale = -1},
          "c: r.attention_factor (plain): -1 is not at least 0"},
+        {{.kind = D9D_ROPE_LONGROPE,
+          .factor = 2,
+          .original = 9,
+          .pairs = 2,
+          .short_factor = {1, 1},
+          .long_factor = {1, 0}},
+         "c: r: short_factor[1] is 1 and long_factor[1] 0, and both must be above 0 and "
+         "finite in float32"},
+        {{.kind = D9D_ROPE_LONGROPE,
+          .factor = 2,
+          .original = 9,
+          .pairs = 2,
+          .short_factor = {HUGE_VALF, 1},
+          .long_factor = {1, 1}},
+         "c: r: short_factor[0] is inf and long_factor[0] 1, and both must be above 0 and "
+         "finite in float32"},
     };
 
     (void)state;
