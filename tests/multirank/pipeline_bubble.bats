@@ -72,7 +72,7 @@ near() {
     run -2 d9d-train --plan --gpu cpu --set mesh.pipeline_parallel=2 --costs run dense.json
     [[ "$output" == *"run/metrics.jsonl: has measured 4 stages, and the plan has 2" ]]
     run -2 d9d-train --plan --gpu cpu "${options[@]}" --set trainer.batching.microbatch_size=2 --costs run dense.json
-    [[ "$output" == *"measured micro-batches of 1 rows, and the plan has 2" ]]
+    [[ "$output" == *"measured micro-batches of 1 row, and the plan has 2" ]]
     run -2 d9d-train --plan --gpu cpu "${options[@]}" --costs dense dense.json
     [[ "$output" == *"dense/metrics.jsonl: has measured no pipeline" ]]
     run -2 d9d-train --plan --gpu cpu --costs run dense.json

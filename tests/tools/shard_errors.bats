@@ -102,7 +102,7 @@ same() {
 @test "when nothing is left the run fails and says what was skipped" {
     yes 'no' | head -n 3 >a.jsonl
     run -1 d9d-shard -q -t "$tok" --on-error skip -o d a.jsonl
-    [[ "$output" == *"of 3 documents in 1 inputs"*"3 skipped"* ]]
+    [[ "$output" == *"of 3 documents in 1 input,"*"3 skipped"* ]]
     [ ! -e d ]
 }
 

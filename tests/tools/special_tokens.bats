@@ -58,7 +58,7 @@ recipe() { tr -d ' \n' <data/manifest.json | sed -E 's/.*"add_special_tokens":([
     [ "$(stored)" = 3,0,1,2 ]
     [ "$(recipe)" = true ]
     d9d-shard inspect data | grep -q '^vocabulary .*, its special tokens around texts$'
-    grep -q '1 documents too short' log # nothing stands around no text
+    grep -q '1 document too short' log # nothing stands around no text
     shard --add-special-tokens no
     [ "$(stored)" = 0,1,2 ]
     [ "$(recipe)" = false ]
@@ -156,7 +156,7 @@ JSON
     echo '{"prompt": "<s> a"}' >p.jsonl
     d9d-infer g.json 2>log
     grep -q 'ends each prompt of text with a special token' log
-    grep -q '1 of 1 prompts begin with the special tokens that the tokenizer puts before each' log
+    grep -q '1 of 1 prompt begin with the special tokens that the tokenizer puts before each' log
     run -0 d9d-map describe m
     [[ "$output" == *'tokenizer.json, 7 ids, a text is <s> $A </s>'* ]]
 }
