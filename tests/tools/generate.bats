@@ -364,7 +364,7 @@ start_long() {
     kill -s TERM "$pid"
     ends 75
     done_before=$(wc -l <"$part")
-    grep -qE '^d9d-infer: interrupted; state was saved: SIGTERM: [0-9]+ of 560 samples are done$' log
+    grep -qE '^d9d-infer: interrupted: SIGTERM: [0-9]+ of 560 samples are done$' log
     [ ! -e out.jsonl ]
     d9d-infer "${long[@]}" g.json 2>log &
     pid=$!

@@ -207,7 +207,7 @@ first_of() { d9d-infer -q --json "$@" | sed -nE 's/.*"first_sample": ([0-9]+).*/
     kill -s TERM "$pid"
     ends 75
     done_before=$(wc -l <"$part")
-    grep -q "^d9d-infer: interrupted; state was saved: SIGTERM: $done_before of 8000 samples are done\$" log
+    grep -q "^d9d-infer: interrupted: SIGTERM: $done_before of 8000 samples are done\$" log
     [ ! -e out.jsonl ]
     # Another configuration does not touch what this one has.
     cp "$part" kept

@@ -345,7 +345,7 @@ goes_on_from() { # STEP
         kill -s $signal "$pid"
         ends 75
         step=$(saved_step)
-        grep -q "^d9d-train: interrupted; state was saved: SIG$signal: saved after step $step of 20000 in run/checkpoints\$" log
+        grep -q "^d9d-train: interrupted: SIG$signal: saved after step $step of 20000 in run/checkpoints\$" log
         goes_on_from "$step"
     done
 }

@@ -34,7 +34,7 @@ extern "C" {
 
 /* One list feeds the enum, the names, the texts and the exit codes.  Values are
  * part of the ABI: append, never renumber.  The exit code is 2 where retrying
- * cannot help because the request itself is wrong, 75 where state was saved, 76
+ * cannot help because the request itself is wrong, 75 where the same command goes on, 76
  * where a machine is suspect: retry on others. */
 #define D9D_STATUS_MAP(X)                                                                          \
     X(OK, 0, 0, "success")                                                                         \
@@ -48,7 +48,7 @@ extern "C" {
     X(ECUDA, -8, 1, "CUDA error")                                                                  \
     X(ECOMM, -9, 1, "communication error")                                                         \
     X(ETIMEOUT, -10, 1, "timed out")                                                               \
-    X(EINTR, -11, 75, "interrupted; state was saved")                                              \
+    X(EINTR, -11, 75, "interrupted")                                                               \
     X(ENOTSUP, -12, 2, "not supported")                                                            \
     X(EMISMATCH, -13, 2, "does not match")                                                         \
     X(ENUMERIC, -14, 1, "non-finite number")                                                       \
