@@ -118,7 +118,8 @@ typedef struct d9di_comm_backend_ops {
     d9d_status (*post)(d9d_comm *c, const d9di_comm_call *k, void **out);
     bool (*test)(d9d_comm *c, void *posted);
     d9d_status (*wait)(d9d_comm *c, const d9di_comm_call *k, void *posted); /* frees `posted` */
-    void (*close)(d9d_comm *c); /* NULL: a group has no backend state */
+    void (*cancel)(d9d_comm *c, void *posted); /* frees it too; NULL: left as it is */
+    void (*close)(d9d_comm *c);                /* NULL: a group has no backend state */
 } d9di_comm_backend_ops;
 
 /* A backend, opened for the world. */

@@ -14,6 +14,7 @@
  *     mute      RANK does not join an exchange of the bootstrap
  *     other     RANK makes a different call (desync)
  *     short     RANK passes a smaller count than the others
+ *     sizes     RANK sums 10 elements where the others sum each number of a list of larger ones
  *     cross     two groups per rank, in the opposite order on RANK
  *     fail      RANK exits with a failure
  *
@@ -922,6 +923,17 @@ static d9d_status fewer(struct job *j)
     return reduce(j, c, "loss", j->rank == j->who ? 7 : 10);
 }
 
+/* D9D_TEST_ELEMENTS: of the ranks but one. */
+static d9d_status sizes(struct job *j)
+{
+    const char *elements = getenv("D9D_TEST_ELEMENTS");
+    d9d_comm *c;
+
+    D9D_TRY(group_of(j, D9D_AXES_WORLD, &c));
+    D9D_TRY(reduce(j, c, "warm", 10));
+    return reduce(j, c, "loss", j->rank == j->who || elements == NULL ? 10 : atoll(elements));
+}
+
 static d9d_status cross(struct job *j)
 {
     d9d_comm *c[2];
@@ -950,7 +962,8 @@ static const struct {
 } acts[] = {{"all", all},       {"order", order},         {"first", first},
             {"groups", groups}, {"bandwidth", bandwidth}, {"busy", busy},
             {"late", late},     {"mute", mute},           {"other", other},
-            {"short", fewer},   {"cross", cross},         {"fail", fail}};
+            {"short", fewer},   {"sizes", sizes},         {"cross", cross},
+            {"fail", fail}};
 
 static void say(void *arg, d9d_log_level level, const char *text)
 {

@@ -65,7 +65,7 @@ static void msg_batch_send(struct msg_batch *p, const void *src, size_t bytes, i
 }
 
 /* Tags differ between calls, so messages of different calls never match.  Desynchronised ranks then
- * wait until the watchdog reports them.  MPI guarantees tags up to 32767. */
+ * wait until the watchdog reports them.  At most D9DI_MPI_TAG_MAX. */
 static int mpi_tag(const d9d_comm *c, const d9di_comm_call *k)
 {
     const int phase = k->coll == D9DI_COLL_SEND_RECV ? 0 : (int)(c->calls % 32);
@@ -83,6 +83,14 @@ static d9d_status msg_batch_exchange(struct msg_batch *p)
 
     free(p->msgs);
     return ok ? D9D_OK : d9di_comm_call_fail(p->c, p->k, "%s", why);
+}
+
+/* Free memory that a call received into.  After a failed exchange it stays allocated, since MPI may
+ * still write a message whose transfer had begun. */
+static void received_free(void *p, d9d_status st)
+{
+    if (st != D9D_ECOMM)
+        free(p);
 }
 
 static void copy_bytes(void *dst, const void *src, size_t n)
@@ -222,7 +230,7 @@ static d9d_status reduce_parts(d9d_comm *c, const d9di_comm_call *k, const int64
     for (int64_t from = 0; from < longest && st == D9D_OK; from += max_n)
         st = reduce_slice(c, k, &(struct slice){.start = start, .from = from, .max_n = max_n},
                           scratch, dst, src);
-    free(scratch);
+    received_free(scratch, st);
     return st;
 }
 
@@ -268,7 +276,7 @@ static d9d_status all_reduce_small(d9d_comm *c, const d9di_comm_call *k)
     D9D_TRY_OR(st, mpi_all_gather_bytes(c, k, parts, k->dst, each), out);
     d9di_host_reduce(k->t, k->op, k->dst, parts, c->size, k->n, k->n);
 out:
-    free(parts);
+    received_free(parts, st);
     free(each);
     return st;
 }
@@ -372,12 +380,20 @@ static d9d_status mpi_wait(d9d_comm *c, const d9di_comm_call *k, void *posted)
                                                         : d9di_comm_call_fail(c, k, "%s", why);
 }
 
+static void mpi_cancel(d9d_comm *c, void *posted)
+{
+    const struct mpi *self = c->backend;
+
+    self->module->cancel(posted);
+}
+
 static const d9di_comm_backend_ops mpi_ops = {
     .host_local = true,
     .symm_buffer = &d9di_symm_buffer_host,
     .post = mpi_post,
     .test = mpi_test,
     .wait = mpi_wait,
+    .cancel = mpi_cancel,
     .run = {[D9DI_COLL_ALL_REDUCE] = mpi_all_reduce,
             [D9DI_COLL_ALL_GATHER] = mpi_all_gather,
             [D9DI_COLL_REDUCE_SCATTER] = mpi_reduce_scatter,

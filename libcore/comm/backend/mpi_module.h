@@ -24,6 +24,7 @@ typedef struct d9di_mpi_world {
     int rank, size;
     int64_t poll_ns;    /* how long a wait polls before it sleeps between polls */
     int64_t nap_max_ns; /* the longest sleep between two polls, less than a second */
+    int sizes; /* classes of sizes that this MPI's tags can tell apart, beside what callers give */
 } d9di_mpi_world;
 
 typedef struct d9di_mpi_module {
@@ -31,8 +32,10 @@ typedef struct d9di_mpi_module {
      * here calls MPI's own collectives: they spin, and ranks that share a processor take it from
      * each other. */
     bool (*open)(int ranks_per_processor, d9di_mpi_world *out, char *why, size_t why_n);
-    /* Returns when all messages are sent and received.  Messages of one pair of ranks and one tag
-     * match in the order in which they are given, and their sizes must agree. */
+    /* Returns when all messages are sent and received.  Messages of one pair of ranks and one tag,
+     * at most D9DI_MPI_TAG_MAX, match in the order in which they are given, and their sizes must
+     * agree.  After a failure nothing more is received, but for messages whose transfer has begun
+     * and does not end soon: memory that the caller alone owns should stay allocated. */
     bool (*exchange)(const d9di_mpi_world *w, const d9di_mpi_msg *msgs, int n, int tag, char *why,
                      size_t why_n);
     /* Post one message, complete when wait() returns; *msg is copied, `w` is borrowed.  NULL: `why`
@@ -41,9 +44,12 @@ typedef struct d9di_mpi_module {
                                   char *why, size_t why_n);
     bool (*test)(struct d9di_mpi_post *p);
     bool (*wait)(struct d9di_mpi_post *p, char *why, size_t why_n); /* blocks; frees p */
-    void (*close)(void);                                            /* collective */
+    void (*cancel)(struct d9di_mpi_post *p); /* instead of wait(), as after a failed exchange */
+    void (*close)(void);                     /* collective */
 } d9di_mpi_module;
 
-#define D9DI_MPI_MODULE "d9d_mpi_module_v4" /* the symbol, a d9di_mpi_module */
+enum { D9DI_MPI_TAG_MAX = 32767 }; /* as MPI guarantees; larger ones carry sizes of messages */
+
+#define D9DI_MPI_MODULE "d9d_mpi_module_v5" /* the symbol, a d9di_mpi_module */
 
 #endif /* D9DI_COMM_BACKEND_MPI_MODULE_H */

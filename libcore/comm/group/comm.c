@@ -499,6 +499,8 @@ d9d_status d9d_message_wait(d9d_message *m, d9d_stream s)
 
 void d9d_message_cancel(d9d_message *m)
 {
+    if (m != NULL && m->posted != NULL && m->comm->ops->cancel != NULL)
+        m->comm->ops->cancel(m->comm, m->posted);
     free(m);
 }
 

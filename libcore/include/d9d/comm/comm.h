@@ -239,7 +239,8 @@ D9D_API bool d9d_message_test(d9d_message *m);
 /* Stream `s` waits for the message; on the CPU the call blocks until it is complete.  Frees the
  * message, also if it fails; NULL is fine. */
 D9D_API D9D_MUST_USE d9d_status d9d_message_wait(d9d_message *m, d9d_stream s);
-/* Abandon a message after a failure.  Its buffer must stay allocated: it may still be written. */
+/* Abandon a message after a failure.  Between processors a receive is taken back, or waited for if
+ * its transfer has begun.  The buffer of a send, and on a GPU either, must stay allocated. */
 D9D_API void d9d_message_cancel(d9d_message *m);
 
 /* --- bytes on the host --------------------------------------------------------------- */
