@@ -39,10 +39,11 @@ d9d_status d9di_engine_make_dropout_rng(const d9d_model *m, d9d_device *dev, con
                                         uint64_t seed, d9d_dropout_rng *out)
 {
     const d9d_groups *g = &m->groups;
-    const int64_t n = b->seqs * (b->length / d9d_comm_size(g->cp));
+    const int64_t part = b->seqs * (b->length / d9d_comm_size(g->cp)) / d9d_comm_size(g->tp);
 
     *out = (d9d_dropout_rng){.seed = seed,
-                             .first = n / d9d_comm_size(g->tp) * d9d_comm_rank(g->tp),
+                             .first = part * d9d_comm_rank(g->tp),
+                             .part = part,
                              .max_positions = m->max_positions};
     D9D_TRY(tokens_number(m, dev, b, d9d_comm_rank(g->cp), d9d_comm_size(g->cp), &out->token));
     return g->cp_heads != NULL ? tokens_number(m, dev, b, d9d_comm_rank(g->cp_keys),

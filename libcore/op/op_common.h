@@ -66,8 +66,8 @@ static inline int64_t d9di_op_split_first_id(d9d_param *const *tables, size_t i)
     return first;
 }
 
-/* The numbers of the tokens that are the rows of an array: all of the RNG's or, from its `first` on,
- * a part of them; else EINVAL.  The caller releases them. */
+/* The numbers of the tokens that are the rows of an array: all of the RNG's or its part of them;
+ * else EINVAL.  The caller releases them. */
 d9d_status d9di_op_dropout_tokens(const char *what, const d9d_dropout_rng *rng, int64_t rows,
                                   d9d_tensor *out);
 

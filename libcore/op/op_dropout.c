@@ -56,9 +56,11 @@ d9d_status d9di_op_dropout_tokens(const char *what, const d9d_dropout_rng *rng, 
 {
     const int64_t all = d9d_tensor_numel(&rng->token);
 
-    if (rows != all && rows > all - rng->first)
-        return D9D_FAIL(D9D_EINVAL, "dropout: %s has %lld rows, of %lld tokens", what,
-                        (long long)rows, (long long)all);
+    if (rows != all && rows != rng->part)
+        return D9D_FAIL(D9D_EINVAL,
+                        "dropout: %s has %lld rows, which are not the %lld tokens of the forward; "
+                        "d9d_tape_begin_rows() tells which tokens or texts they are",
+                        what, (long long)rows, (long long)all);
     *out = d9d_tensor_rows(&rng->token, rows != all ? rng->first : 0, rows);
     return D9D_OK;
 }

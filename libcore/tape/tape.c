@@ -113,7 +113,7 @@ void d9d_tape_begin_rows(d9d_tape *t, const d9d_tensor *number)
     t->rows_rng = t->dropout_rng;
     t->rows_rng.token = d9d_tensor_ref(number);
     t->rows_rng.query_token = (d9d_tensor){0};
-    t->rows_rng.first = 0;
+    t->rows_rng.first = t->rows_rng.part = 0;
 }
 
 void d9d_tape_end_rows(d9d_tape *t)

@@ -27,8 +27,11 @@ static d9d_status run(void *self, d9d_tape *t, d9d_var *const *in, size_t n_in, 
     fd_env *e = self;
     const dropout_arg *a = e->of->arg;
     const d9d_op_dropout_opts opts = opts_of(a);
-    const d9d_dropout_rng rng = {
-        .seed = SEED, .token = e->constant[0], .first = a->first_token, .max_positions = 50};
+    const d9d_dropout_rng rng = {.seed = SEED,
+                                 .token = e->constant[0],
+                                 .first = a->first_token,
+                                 .part = d9d_tensor_numel(&e->constant[0]) - a->first_token,
+                                 .max_positions = 50};
 
     (void)n_in, (void)n_out;
     d9d_tape_set_dropout_rng(t, &rng);
@@ -71,8 +74,9 @@ static void set_rng(op_fixture *f, int64_t n, int64_t first)
     for (int64_t i = 0; i < n; i++)
         number[i] = 1000 * i + 3;
     assert_ok(d9d_tensor_from_host(f->dev, D9D_I64, D9D_SHAPE(n), number, &token));
-    d9d_tape_set_dropout_rng(f->tape,
-                             &(d9d_dropout_rng){.seed = SEED, .token = token, .first = first});
+    d9d_tape_set_dropout_rng(
+        f->tape,
+        &(d9d_dropout_rng){.seed = SEED, .token = token, .first = first, .part = n - first});
     d9d_tensor_release(&token);
     free(number);
 }
@@ -105,7 +109,7 @@ static void elements_have_numbers(void **state)
 
     for (size_t i = 0; i < sizeof(parts) / sizeof(parts[0]); i++) {
         const dropout_arg *a = &parts[i];
-        const int64_t rows = a->first_token > 0 ? 3 : TOKENS, n = a->width > 0 ? 8 : WIDTH;
+        const int64_t rows = TOKENS - a->first_token, n = a->width > 0 ? 8 : WIDTH;
         float *y;
 
         set_rng(f, TOKENS, a->first_token);
@@ -169,11 +173,16 @@ static void refuses(void **state)
     const d9d_op_dropout_opts half = {.p = 0.5f, .site = &site}, one = {.p = 1, .site = &site};
     op_fixture *f = *state;
     d9d_var *x = op_var(f, D9D_F32, D9D_SHAPE(4, 3)), *ids = op_var(f, D9D_I32, D9D_SHAPE(5, 3));
-    d9d_var *fits = op_var(f, D9D_F32, D9D_SHAPE(5, 3)), *y;
+    d9d_var *fits = op_var(f, D9D_F32, D9D_SHAPE(5, 3));
+    d9d_var *few = op_var(f, D9D_F32, D9D_SHAPE(3, 3)), *y;
 
     set_rng(f, 5, 3);
     assert_refused(f, d9d_op_dropout(f->tape, x, &half, &y),
-                   "dropout: layers.3.o_proj.weight has 4 rows, of 5 tokens");
+                   "dropout: layers.3.o_proj.weight has 4 rows, which are not the 5 tokens of the "
+                   "forward; d9d_tape_begin_rows() tells which tokens or texts they are");
+    assert_refused(f, d9d_op_dropout(f->tape, few, &half, &y),
+                   "dropout: layers.3.o_proj.weight has 3 rows, which are not the 5 tokens of the "
+                   "forward; d9d_tape_begin_rows() tells which tokens or texts they are");
     assert_refused(f, d9d_op_dropout(f->tape, fits, &one, &y),
                    "dropout: layers.3.o_proj.weight has a probability of 1, not in [0, 1)");
     assert_refused(f, d9d_op_dropout(f->tape, ids, &half, &y),

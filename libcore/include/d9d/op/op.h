@@ -74,7 +74,8 @@ D9D_API D9D_MUST_USE d9d_status d9d_op_add_scaled(d9d_tape *t, d9d_var *a, float
 
 /* Dropout: an element of y is 0 with probability p, else x / (1 - p).  y is x itself where p is 0
  * or the tape has no d9d_tape_set_dropout_rng(), as outside training.  x [..., N]; its rows are all
- * tokens of the RNG or, from its `first` on, a part of them; else EINVAL.
+ * tokens of the RNG or its part of them; others must have been begun with d9d_tape_begin_rows(),
+ * else EINVAL.
  *
  * Each site, a place in a layer, has random numbers of its own: number token * width + column of
  * the stream d9d_op_dropout_stream(site).  So the mask of a token is the same on every mesh, in

@@ -77,7 +77,8 @@ typedef struct d9d_dropout_rng {
     d9d_tensor token;       /* [T] int64: global numbers of the tokens of a forward */
     d9d_tensor query_token; /* int64: of the queries, where heads are exchanged for positions
                                (d9d_op_attention()); else empty */
-    int64_t first; /* first token of an op that sees a part of them (d9d/nn/parallel_groups.h) */
+    int64_t first, part;    /* the tokens [first, first + part) of an op that sees a part of them
+                               (d9d/nn/parallel_groups.h); part 0: there is none */
     int64_t max_positions; /* L: no document has more tokens; number k L + i is position i of sample
                               k */
 } d9d_dropout_rng;
@@ -86,8 +87,8 @@ typedef struct d9d_dropout_rng {
 D9D_API void d9d_tape_set_dropout_rng(d9d_tape *t, const d9d_dropout_rng *rng);
 D9D_API const d9d_dropout_rng *d9d_tape_dropout_rng(const d9d_tape *t); /* NULL: none */
 /* Rows of another kind, between the two calls: texts that were pooled, or some of the tokens.
- * Dropout takes their numbers, int64 [rows], in the place of the tokens'.  A function that is
- * recomputed begins and ends them itself. */
+ * Dropout takes their numbers, int64 [rows], in the place of the tokens', and refuses arrays with
+ * other numbers of rows.  A function that is recomputed begins and ends them itself. */
 D9D_API void d9d_tape_begin_rows(d9d_tape *t, const d9d_tensor *number);
 D9D_API void d9d_tape_end_rows(d9d_tape *t);
 
