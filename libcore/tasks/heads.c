@@ -185,14 +185,25 @@ static d9d_status heads_set_data(void *self, d9d_dataset *const *datasets, size_
 typedef struct row_walk {
     const d9d_batch *b;
     const int32_t *classes; /* [rows]; NULL: all rows count */
-    int64_t seq;            /* of which rows are counted; -1: all */
+    const float *values;    /* [rows, columns]; NULL: all rows count */
+    int64_t columns;
+    int64_t seq; /* of which rows are counted; -1: all */
     int64_t n;
 } row_walk;
+
+/* True if a row has a class, and all its values. */
+static bool is_target(const row_walk *w, int64_t row)
+{
+    for (int64_t i = 0; w->values != NULL && i < w->columns; i++)
+        if (isnan(w->values[row * w->columns + i]))
+            return false;
+    return w->classes == NULL || w->classes[row] >= 0;
+}
 
 static void count_row(row_walk *w, int64_t row, int64_t seq, bool present)
 {
     if (w->seq < 0 || w->seq == seq)
-        w->n += present && (w->classes == NULL || w->classes[row] >= 0);
+        w->n += present && is_target(w, row);
 }
 
 static void count_tokens(row_walk *w)
@@ -233,8 +244,15 @@ static int64_t count_targets(const d9di_heads_head *h, const d9d_batch *b, int64
 {
     row_walk w = {.b = b, .seq = seq};
 
-    if (h->c->label != NULL && d9di_heads_loss_is_of_classes(h->loss))
-        w.classes = d9d_batch_find_field(b, h->c->label)->data;
+    if (h->c->label != NULL) {
+        const d9d_batch_field *f = d9d_batch_find_field(b, h->c->label);
+
+        if (d9di_heads_loss_is_of_classes(h->loss))
+            w.classes = f->data;
+        else
+            w.values = f->data;
+        w.columns = (int64_t)(d9d_batch_field_row_bytes(f, 1) / sizeof(*w.values));
+    }
     if (h->c->kind == D9D_HEADS_CAUSAL_LM)
         w.classes = b->labels;
     if (!h->kind->pooled)
@@ -582,10 +600,12 @@ static const d9d_key metric_elem = {.kind = D9D_KIND_UNION,
 
 static const d9d_key head_keys[] = {
     STRUCTURE_KEYS,
-    D9D_KEY_STR(head_section, label, "null",
-                "field of the samples with what it learns; null: the next token, the text's class, "
-                "or pairs",
-                .flags = D9D_NULLABLE, .min = 1),
+    D9D_KEY_STR(
+        head_section, label, "null",
+        "field of the samples with what it learns, of which a class of -100 and a text with "
+        "a value that is null or NaN count for nothing; null: the next token, the text's "
+        "class, or pairs",
+        .flags = D9D_NULLABLE, .min = 1),
     D9D_KEY_ENUM(head_section, loss, "null", d9di_heads_loss_names, "null: the first of its kind",
                  .flags = D9D_NULLABLE),
     D9D_KEY_REAL(head_section, weight, "1", 0, 1e6, "of its mean loss in the loss of a step",

@@ -102,6 +102,24 @@ everywhere() {
     close_to 1e-6 <(values grad_norm run) <(values grad_norm lm)
 }
 
+@test "a text whose value is null is no target of a regression" {
+    local score='{"name": "score", "kind": "regression", "outputs": 2, "label": "score"}'
+    sed 's/{"name": "score", "shape": \[2\]}/{"name": "score", "shape": [2], "allow_nan": true}/' fields.json >nulls.json
+    sed '1~2s/"score": \[[^,]*/"score": [null/' documents.jsonl >nulls.jsonl
+    sed -n '2~2p' documents.jsonl >values.jsonl
+    for name in nulls values; do
+        d9d-shard -q --format tokens --fields nulls.json --out $name $name.jsonl
+    done
+    set -- --set "$(heads "$score")" --set data.order=sequential --set trainer.batching.microbatch_size=2
+    alone run-nulls dense "$@" --set data.dataset=nulls
+    alone run-values dense "$@" --set data.dataset=values --set trainer.batching.global_batch_size=4
+    [ "$(values score.loss run-nulls | wc -l)" -gt 3 ]
+    for name in loss grad_norm score.loss; do
+        close_to 1e-5 <(values $name run-nulls) <(values $name run-values)
+    done
+    everywhere run-nulls dense "2 1 1 1 1 1,1 2 1 1 1 1,1 1 2 1 1 1,1 1 1 1 2 1" "$@" --set data.dataset=nulls
+}
+
 # Their adapters drop features of texts, which are rows of other numbers than tokens.
 @test "dropout of a head's adapter depends neither on micro-batches nor on the mesh" {
     adapted=(--set "$(heads "$tags, $topic")" --set trainer.run.steps=3 --set 'peft={"kind": "stack", "methods": [
