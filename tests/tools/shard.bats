@@ -31,7 +31,7 @@ corpus() {
 @test "compressed input and a pipe give what the plain file gives" {
     corpus 200 >a.jsonl
     gzip -k a.jsonl
-    { head -n 90 a.jsonl | gzip; tail -n +91 a.jsonl | gzip; } >two.jsonl.gz
+    { head -n 90 a.jsonl | gzip; head -c 3000 /dev/zero; tail -n +91 a.jsonl | gzip; head -c 9000 /dev/zero; } >two.jsonl.gz
     d9d-shard -q -t "$tok" -o plain a.jsonl
     d9d-shard -q -t "$tok" -o gz a.jsonl.gz
     d9d-shard -q -t "$tok" -o two two.jsonl.gz
@@ -76,7 +76,7 @@ corpus() {
     run -0 d9d-shard inspect data --json
     [[ "$output" == *'"samples": 2'* ]]
     run -2 d9d-shard -q -t "$tok" --format tokens --append-eos '<|none|>' -o d2 a.jsonl
-    [[ "$output" == *'has no token "<|none|>"'* ]]
+    [[ "$output" == *'--append-eos: '*'has no token "<|none|>"'* ]]
 }
 
 @test "documents without a target are counted and left out" {
@@ -570,7 +570,7 @@ changed() {
     bad 2 'must be 1' -t "$tok" -o data --split train=0.9 a.jsonl
     bad 2 'split: "../x" is not a plain file name' -t "$tok" -o data --split ../x=1 a.jsonl
     bad 2 '--bucket-edges' -t "$tok" -o data --bucket-edges 1,x a.jsonl
-    bad 2 'bucket edge 3: must be above 4' -t "$tok" -o data --bucket-edges 4,3 a.jsonl
+    bad 2 '--bucket-edges: 3 must be above 4' -t "$tok" -o data --bucket-edges 4,3 a.jsonl
     bad 2 'do not fit packs' -t "$tok" -o data --pack 8 --max-length 9 a.jsonl
     printf '{"pre_tokenizer": {"type": "UnicodeScripts"}}' >t.json
     bad 2 't.json: pre_tokenizer: the type "UnicodeScripts" is not supported' -t t.json -o data a.jsonl
@@ -681,6 +681,6 @@ changed() {
     run -2 --separate-stderr d9d-shard -q --format tokens --task 0/2147483648 -o part a.jsonl
     [[ "$stderr" == *"2147483648 tasks, must be at most 2147483647" ]]
     run -2 --separate-stderr d9d-shard -q --format tokens --bucket-edges 9,4294967296 -o part a.jsonl
-    [[ "$stderr" == *"bucket edge 4294967296: must be above 9, the one before it, and at most "[1-9]* ]]
+    [[ "$stderr" == *"--bucket-edges: 4294967296 must be above 9, the one before it, and at most "[1-9]* ]]
     [ ! -e part ]
 }

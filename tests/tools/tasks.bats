@@ -256,7 +256,7 @@ pairs=(--set 'task={"name": "embedding", "pooling": "mean", "temperature": 0.1}'
     says 2 'packed: its samples are packed' d9d-infer --set data.dataset=packed dense.infer.json
     says 2 'a part of a text would have no class; --overflow truncate or drop' \
         d9d-shard --format tokens --label-key kind --max-length 5 --out no lines.jsonl
-    says 1 'has no "type"' d9d-shard --format tokens --label-key type --out no lines.jsonl
+    says 1 ': --label-key names the member with the class' d9d-shard --format tokens --label-key type --out no lines.jsonl
     says 1 'a class ("kind") must be an integer from 0' d9d-shard --format tokens --label-key kind --out no - <<<'{"input_ids": [1], "kind": -1}'
     says 1 'a class ("kind") must be an integer from 0, and this one is a name: number the names' \
         d9d-shard --format tokens --label-key kind --out no - <<<'{"input_ids": [1], "kind": "x"}'

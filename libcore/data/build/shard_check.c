@@ -43,15 +43,15 @@ static d9d_status add_split(d9di_shard_splits *out, const char *name, size_t n, 
 {
     d9d_err_copy copy;
 
-    if (d9d_fs_check_name(name, n, "split") != D9D_OK) {
+    if (d9d_fs_check_name(name, n, "--split") != D9D_OK) {
         d9d_err_save(&copy, D9D_ECONFIG); /* an error of the command line, not of a file */
         return d9d_err_restore(&copy);
     }
     if (out->n == D9DI_MAX_SPLITS)
-        return D9D_FAIL(D9D_ECONFIG, "more than %d splits", D9DI_MAX_SPLITS);
+        return D9D_FAIL(D9D_ECONFIG, "--split: more than %d splits", D9DI_MAX_SPLITS);
     for (size_t i = 0; i < out->n; i++)
         if (strlen(out->split[i].name) == n && memcmp(out->split[i].name, name, n) == 0)
-            return D9D_FAIL(D9D_ECONFIG, "split \"%.*s\" is given twice", (int)n, name);
+            return D9D_FAIL(D9D_ECONFIG, "--split: \"%.*s\" is given twice", (int)n, name);
     memcpy(out->split[out->n].name, name, n);
     out->counts[out->n] = count;
     out->split[out->n++].upto = upto;
@@ -91,7 +91,7 @@ static d9d_status parse_share(const char *text, size_t n, double *sum, d9di_shar
     if (name == 0 || name >= sizeof(out->split[0].name) || end == number || *end || !(share > 0) ||
         (share > 1 && !counts))
         return D9D_FAIL(D9D_ECONFIG,
-                        "split \"%.*s\": must be NAME=SHARE with a share above 0, up to 1, or "
+                        "--split: \"%.*s\" must be NAME=SHARE with a share above 0, up to 1, or "
                         "NAME=COUNT with a whole number from 2 on",
                         (int)(n < 80 ? n : 80), text);
     *sum += counts ? 0 : share;
@@ -116,7 +116,7 @@ static d9d_status parse_shares(const char *text, d9di_shard_splits *out)
     if (sum < 1 - 1e-6 && !has_train(out))
         return add_split(out, "train", 5, 2, D9DI_ASSEMBLE_SHARE);
     if (fabs(sum - 1) > 1e-6)
-        return D9D_FAIL(D9D_ECONFIG, "the shares of the splits add up to %g, must be 1", sum);
+        return D9D_FAIL(D9D_ECONFIG, "--split: the shares add up to %g, must be 1", sum);
     for (size_t i = 0; i < out->n; i++)
         if (out->split[i].upto == sum)
             out->split[i].upto = 2; /* regardless of rounding */
@@ -168,12 +168,13 @@ static d9d_status check_lengths(const d9d_shard_opts *opts)
         return D9D_FAIL(D9D_ECONFIG, "documents of up to %lld positions do not fit packs of %lld",
                         (long long)opts->max_length, (long long)opts->pack);
     if (opts->pack > 0 && opts->n_edges > 0)
-        return D9D_FAIL(D9D_ECONFIG, "packs are of one length: bucket edges have no use with them");
+        return D9D_FAIL(D9D_ECONFIG,
+                        "--bucket-edges: has no use with --pack, whose packs are of one length");
     for (i = 0; i < opts->n_edges; i++)
         if (opts->edges[i] <= (i ? opts->edges[i - 1] : 0) || opts->edges[i] > D9DI_MAX_LENGTH)
             return D9D_FAIL(
                 D9D_ECONFIG,
-                "bucket edge %lld: must be above %lld, the one before it, and at most %lld",
+                "--bucket-edges: %lld must be above %lld, the one before it, and at most %lld",
                 (long long)opts->edges[i], (long long)(i ? opts->edges[i - 1] : 0),
                 (long long)D9DI_MAX_LENGTH);
     return D9D_OK;

@@ -199,7 +199,8 @@ static d9d_status load_tokenizer(const d9d_shard_opts *opts, d9di_shard_tokenize
     t->has_eos = opts->append_eos != NULL;
     if (opts->append_eos &&
         !d9d_tokenizer_find(tok, opts->append_eos, strlen(opts->append_eos), &t->eos))
-        return D9D_FAIL(D9D_ECONFIG, "%s: has no token \"%s\"", opts->tokenizer, opts->append_eos);
+        return D9D_FAIL(D9D_ECONFIG, "--append-eos: %s has no token \"%s\"", opts->tokenizer,
+                        opts->append_eos);
     D9D_TRY(d9di_shard_special_plan(t));
     return d9di_shard_has_chats(opts) ? load_chat(opts, t) : D9D_OK;
 }

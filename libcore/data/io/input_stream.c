@@ -75,6 +75,8 @@ static d9d_status decode_gzip(d9di_input_stream *r, void *p, size_t n, size_t *g
     int rc;
 
     *got = 0;
+    while (r->between && r->pos < r->len && r->raw[r->pos] == 0) /* padding, as of tapes' blocks */
+        r->pos++;
     if (r->pos == r->len)
         return D9D_OK;
     if (r->between) {

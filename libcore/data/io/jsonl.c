@@ -357,21 +357,37 @@ static d9d_status listed_member(struct scan *p, void *arg, const char *key, size
     return skip_value(p);
 }
 
-/* Fails because the line has no member `key`.  The message lists its members and the option that
- * reads them.  `other`: an option that names another member, or NULL. */
-static d9d_status fail_missing_key(struct scan *p, const char *key, const char *other)
+/* Fails because the line has no member `key`.  The message lists its members and `advice`, or NULL.
+ */
+static d9d_status fail_missing_member(struct scan *p, const char *key, const struct listing *l,
+                                      const char *advice)
+{
+    if (l->n == 0)
+        return fail_missing(p, "has no \"%.60s\"", key);
+    return fail_missing(p, "has no \"%.60s\", but %s%s%s%s", key, l->len > 0 ? l->names : "others",
+                        l->n > LISTED ? ", ..." : "", advice ? ": " : "", advice ? advice : "");
+}
+
+static void list_members(const struct scan *p, struct listing *out)
 {
     struct scan again = {p->s, p->n, 0, p->error};
-    struct listing l = {.len = 0};
-    const char *advice = other;
 
-    if (parse_line(&again, listed_member, &l) != D9D_OK || l.n == 0)
-        return fail_missing(p, "has no \"%.60s\"", key);
+    *out = (struct listing){.len = 0};
+    if (parse_line(&again, listed_member, out) != D9D_OK)
+        out->n = 0;
+}
+
+/* A member by which a format is known: the advice is the format that reads the line.  `other`: an
+ * option that names another member, or NULL. */
+static d9d_status fail_missing_key(struct scan *p, const char *key, const char *other)
+{
+    struct listing l;
+
+    list_members(p, &l);
     for (size_t i = HINTS; i-- > 0;)
         if (l.has[i])
-            advice = hints[i].advice;
-    return fail_missing(p, "has no \"%.60s\", but %s%s%s%s", key, l.len > 0 ? l.names : "others",
-                        l.n > LISTED ? ", ..." : "", advice ? ": " : "", advice ? advice : "");
+            other = hints[i].advice;
+    return fail_missing_member(p, key, &l, other);
 }
 
 struct want_which {
@@ -494,10 +510,13 @@ d9d_status d9di_jsonl_get_label(const char *line, size_t n, const char *key, uin
 {
     struct scan p = {line, n, 0, error};
     struct want_label w = {key, (int64_t)vocab - 1, -1};
+    struct listing l;
 
     D9D_TRY(parse_line(&p, label_member, &w));
-    if (w.number < 0)
-        return fail_missing_key(&p, key, NULL);
+    if (w.number < 0) {
+        list_members(&p, &l);
+        return fail_missing_member(&p, key, &l, "--label-key names the member with the class");
+    }
     *out = (int32_t)w.number;
     return D9D_OK;
 }

@@ -480,15 +480,15 @@ static void test_refusals(void **state)
         d9d_shard_opts opts;
         const char *part;
     } cases[] = {
-        {{.split = "train"}, "split \"train\": must be NAME=SHARE"},
+        {{.split = "train"}, "--split: \"train\" must be NAME=SHARE"},
         {{.split = "train=1.5"}, "NAME=COUNT with a whole number"},
         {{.split = "train=1e300"}, "NAME=COUNT with a whole number"},
-        {{.split = "train=10,rest=5"}, "split \"rest\" is given twice"},
+        {{.split = "train=10,rest=5"}, "--split: \"rest\" is given twice"},
         {{.split = "a=0.5,train=0.4"}, "add up to 0.9, must be 1"},
-        {{.split = "a=0.5,b=0.6"}, "add up to 1.1, must be 1"},
+        {{.split = "a=0.5,b=0.6"}, "--split: the shares add up to 1.1, must be 1"},
         {{.split = "train=0.5,b=0.4,c=7"}, "add up to 0.9, must be 1"},
-        {{.split = "a=0.5,a=0.5"}, "split \"a\" is given twice"},
-        {{.split = "../x=1"}, "split"},
+        {{.split = "a=0.5,a=0.5"}, "--split: \"a\" is given twice"},
+        {{.split = "../x=1"}, "--split: \"../x\" is not a plain file name"},
         {{.max_length = 9, .pack = 8}, "documents of up to 9 positions do not fit packs of 8"},
         {{.append_eos = "x"}, "--append-eos needs a --tokenizer"},
         {{.add_special = D9D_SHARD_ADD_SPECIAL_YES},
