@@ -67,18 +67,17 @@ d9d_status d9d_job_check_optimizer_in_backward(const d9d_train_config *c)
                         "gradient is, and then none is left to be clipped to "
                         "trainer.gradient_clipping.max_norm %g; set one of both",
                         t->gradient_clipping.max_norm);
-    if (c->mesh.pipeline_parallel > 1)
-        return D9D_FAIL(D9D_ECONFIG,
-                        "trainer.optimizer_in_backward: the stages of mesh.pipeline_parallel %lld "
-                        "compute several micro-batches with the same weights, so that gradients "
-                        "stay; set one of both",
-                        (long long)c->mesh.pipeline_parallel);
     if (n_micro > 1)
         return D9D_FAIL(D9D_ECONFIG,
                         "trainer.optimizer_in_backward: gradients of the %lld micro-batches of a "
                         "step are accumulated, so that they stay; trainer.batching.microbatch_size "
                         "%lld makes one of them",
                         (long long)n_micro, (long long)(n_micro * t->batching.microbatch_size));
+    if (c->mesh.pipeline_parallel > 1)
+        return D9D_FAIL(D9D_ECONFIG,
+                        "trainer.optimizer_in_backward: needs the whole model in one stage, and "
+                        "mesh.pipeline_parallel is %lld; set one of both",
+                        (long long)c->mesh.pipeline_parallel);
     if (t->integrity.rerun_period_steps != D9D_PERIOD_DISABLE)
         return D9D_FAIL(D9D_ECONFIG,
                         "trainer.optimizer_in_backward: trainer.integrity.rerun_period_steps %lld "

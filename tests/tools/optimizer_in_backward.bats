@@ -65,7 +65,7 @@ unchanged() {
         --set trainer.integrity.rerun_period_steps=5
     refused ": the optimizer muon updates all its parameters together" --set 'optimizer={"name": "muon", "lr": 1e-3, "adjust_lr_fn": "match_rms_adamw"}'
     refused ": the optimizer adafactor updates all its parameters together" --set 'optimizer={"name": "adafactor", "lr": 1e-3}'
-    says 2 "trainer.optimizer_in_backward: the stages of mesh.pipeline_parallel 2 compute several micro-batches" \
+    says 2 "trainer.optimizer_in_backward: needs the whole model in one stage, and mesh.pipeline_parallel is 2" \
         d9d-train --plan "${released[@]}" --set mesh.pipeline_parallel=2 small.json
     d9d-train -q "${released[@]}" --set trainer.gradient_clipping.max_norm=0 small.json
 }
@@ -123,7 +123,7 @@ unchanged() {
     assert_output --partial "with trainer.optimizer_in_backward it fits: "
     assert_output --partial "trainer.optimizer_in_backward makes it fit; "
     run -2 plan "$@" --suggest 1
-    assert_output --regexp "no mesh of 1 ranks fits: .*; local with micro-batches of 4, activation checkpointing and trainer.optimizer_in_backward fits, with 3.* GiB; more ranks"
+    assert_output --regexp "no mesh of 1 rank fits: .*; local with micro-batches of 4, activation checkpointing and trainer.optimizer_in_backward fits, with 3.* GiB; more ranks"
     run -0 plan "$@" "${released[@]}"
     assert_output --partial "it fits"
     run -0 plan "$@" --suggest 1 "${released[@]}"
