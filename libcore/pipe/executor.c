@@ -707,9 +707,10 @@ void d9d_executor_free(d9d_executor *x)
         d9d_tape_free(x->slots[i].tape);
     for (size_t i = 0; i < n * x->opts.tensors; i++)
         port_release(&x->ports[i]);
-    /* After a failure: what MPI still sends stays allocated. */
-    for (size_t i = 0; i < x->pending.len; i++)
+    for (size_t i = 0; i < x->pending.len; i++) {
         d9d_message_cancel(x->pending.data[i].message);
+        d9d_tensor_release(&x->pending.data[i].data);
+    }
     for (size_t i = 0; i < x->buffers.len; i++)
         d9d_tensor_release(&x->buffers.data[i].bytes);
     for (size_t i = 0; i < x->tapes.len; i++)
