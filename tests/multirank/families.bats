@@ -119,7 +119,7 @@ LIST
 }
 
 @test "fields without influence are accepted, and null means absent" {
-    with '"pretraining_tp": 2, "torch_dtype": "bfloat16", "logits_scaling": null, "temperature": 0.6'
+    with '"pretraining_tp": 2, "torch_dtype": "float32", "logits_scaling": null, "temperature": 0.6'
     infer llama plain_llama --set model_provider.hf_config=other.json --set task.output=taken.jsonl
     infer llama plain_llama
     cmp {taken,llama}.jsonl
