@@ -167,9 +167,9 @@ static void warn_of_left_out(const d9d_convert *c, const char *name)
         const size_t n = d9d_family_left_out(c->model->config, &c->source, i, &what);
 
         if (n > 0)
-            d9d_log_warn(c->opt.log,
-                         "%s: %zu tensor%s of %s are left out: %s does not compute them", name, n,
-                         D9D_PLURAL(n), what, p->table->name);
+            d9d_log_warn(c->opt.log, "%s: %zu tensor%s of %s %s left out: %s does not compute %s",
+                         name, n, D9D_PLURAL(n), what, n == 1 ? "is" : "are", p->table->name,
+                         n == 1 ? "it" : "them");
     }
 }
 
