@@ -145,6 +145,20 @@ d9d_status d9d_file_lock(const d9d_file *f)
     return D9D_OK;
 }
 
+d9d_status d9d_file_open_locked(const char *path, d9d_file *out)
+{
+    d9d_file f = {.fd = -1};
+    d9d_status st = d9d_file_open_rw(path, &f);
+
+    if (st == D9D_OK)
+        st = d9d_file_lock(&f);
+    if (st == D9D_OK)
+        *out = f;
+    else
+        d9d_file_release(&f);
+    return st;
+}
+
 d9d_status d9d_file_resize(d9d_file *f, uint64_t n)
 {
     struct stat s;

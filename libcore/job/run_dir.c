@@ -270,20 +270,6 @@ void d9di_run_dir_remove_rank_file(const d9di_run_dir *r, int rank)
     d9d_arena_release(&a);
 }
 
-static d9d_status file_open_locked(const char *path, d9d_file *out)
-{
-    d9d_file f = {.fd = -1};
-    d9d_status st = d9d_file_open_rw(path, &f);
-
-    if (st == D9D_OK)
-        st = d9d_file_lock(&f);
-    if (st == D9D_OK)
-        *out = f;
-    else
-        d9d_file_release(&f);
-    return st;
-}
-
 d9d_status d9di_run_dir_lock_checkpoints(const d9di_run_dir *r, d9d_file *out)
 {
     d9d_arena a = {0};
@@ -291,7 +277,7 @@ d9d_status d9di_run_dir_lock_checkpoints(const d9di_run_dir *r, d9d_file *out)
     d9d_status st = d9d_fs_mkdirs(r->checkpoints);
 
     if (st == D9D_OK)
-        st = path != NULL ? file_open_locked(path, out)
+        st = path != NULL ? d9d_file_open_locked(path, out)
                           : D9D_FAIL(D9D_ENOMEM, "%s: a name in it", r->checkpoints);
     d9d_arena_release(&a);
     if (st == D9D_OK)

@@ -93,9 +93,8 @@ out:
 /* A missing directory is not a configuration error here: the run created it earlier. */
 static d9d_status open_locked(const char *path, d9d_file *out)
 {
-    if (d9d_file_open_rw(path, out) != D9D_OK)
-        return D9D_FAIL(D9D_EIO, "%s", d9d_err_message());
-    return d9d_file_lock(out);
+    return d9d_file_open_locked(path, out) == D9D_OK ? D9D_OK
+                                                     : D9D_FAIL(D9D_EIO, "%s", d9d_err_message());
 }
 
 d9d_status d9d_tracker_open(const char *path, d9d_tracker **out)

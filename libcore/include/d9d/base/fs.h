@@ -121,6 +121,8 @@ D9D_API D9D_MUST_USE d9d_status d9d_file_open_rw_owned(const char *path, d9d_fil
 /* Lock the file until it is closed: EIO if another process has the lock.  Succeeds on file systems
  * without locks. */
 D9D_API D9D_MUST_USE d9d_status d9d_file_lock(const d9d_file *f);
+/* d9d_file_open_rw(), then d9d_file_lock(); released if it fails. */
+D9D_API D9D_MUST_USE d9d_status d9d_file_open_locked(const char *path, d9d_file *out);
 /* Open for writing after the first `at` bytes, creating the file if it is absent; the rest is
  * truncated.  EFORMAT if the file is shorter. */
 D9D_API D9D_MUST_USE d9d_status d9d_file_open_append(const char *path, uint64_t at, d9d_file *out);
