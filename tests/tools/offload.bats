@@ -8,7 +8,7 @@ golden=$BATS_TEST_DIRNAME/../golden
 setup() {
     bench
     random_tokens 64 128 | d9d-shard -q --format tokens --out text -
-    six_layers 4 8 4 ', "gradient_clipping": {"max_norm": 1.0}' >small.json
+    layers 6 4 8 4 ', "gradient_clipping": {"max_norm": 1.0}' >small.json
 }
 
 away=(--set trainer.offload.activations=host)

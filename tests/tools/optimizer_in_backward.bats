@@ -9,7 +9,7 @@ setup() {
     bench
     random_tokens 16 8 | # few, so that gradients are much of the memory
         d9d-shard -q --format tokens --out text -
-    six_layers 4 2 2 >small.json
+    layers 6 4 2 2 >small.json
 }
 
 released=(--set trainer.optimizer_in_backward=true)

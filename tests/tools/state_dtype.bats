@@ -11,23 +11,10 @@ sequences() {
         print "]}" } }'
 }
 
-small() { # STEPS
-    cat <<JSON
-{"data": {"dataset": "text"},
- "model_provider": {"name": "qwen3_dense", "model": {"num_hidden_layers": 2,
-   "layer": {"hidden_size": 64, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16,
-     "rms_norm_eps": 1e-6, "intermediate_size": 128}, "rope_base": 10000, "max_position_ids": 64,
-   "initializer_range": 0.02, "split_vocab_size": {"regular": 64}, "split_vocab_order": ["regular"]}},
- "trainer": {"run": {"name": "small", "dir": "run", "steps": $1},
-   "batching": {"global_batch_size": 4, "microbatch_size": 4}, "gradient_clipping": {"max_norm": 1.0}},
- "optimizer": {"name": "adamw", "lr": 3e-3}}
-JSON
-}
-
 setup() {
     bench
     sequences 800 | d9d-shard -q --format tokens --out text -
-    small 200 >small.json
+    layers 2 200 4 4 ', "gradient_clipping": {"max_norm": 1.0}' >small.json
 }
 
 # end_of SEED [OPTION...]: the mean loss of the last twenty steps, in units of 1e-6.

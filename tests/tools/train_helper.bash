@@ -49,17 +49,17 @@ random_tokens() {
         for (j = 0; j <= len; j++) { x = (x * 16807) % 2147483647; printf "%s%d", j ? ", " : "", x % 64 }
         print "]}" } }'
 }
-# six_layers STEPS BATCH MICROBATCH [KEYS]: a configuration of a dense model with random weights on ./text, of six
-# layers, whose activations and gradients are much of its memory.  KEYS of the trainer begin with a comma.
-six_layers() {
+# layers N STEPS BATCH MICROBATCH [KEYS]: a configuration of a dense model with random weights on ./text, of N layers;
+# activations and gradients of six are much of its memory.  KEYS of the trainer begin with a comma.
+layers() {
     cat <<JSON
 {"data": {"dataset": "text"},
- "model_provider": {"name": "qwen3_dense", "model": {"num_hidden_layers": 6,
+ "model_provider": {"name": "qwen3_dense", "model": {"num_hidden_layers": $1,
    "layer": {"hidden_size": 64, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16,
      "rms_norm_eps": 1e-6, "intermediate_size": 128}, "rope_base": 10000, "max_position_ids": 128,
    "initializer_range": 0.02, "split_vocab_size": {"regular": 64}, "split_vocab_order": ["regular"]}},
- "trainer": {"run": {"name": "small", "dir": "run", "steps": $1},
-   "batching": {"global_batch_size": $2, "microbatch_size": $3}${4:-}},
+ "trainer": {"run": {"name": "small", "dir": "run", "steps": $2},
+   "batching": {"global_batch_size": $3, "microbatch_size": $4}${5:-}},
  "optimizer": {"name": "adamw", "lr": 3e-3}}
 JSON
 }
