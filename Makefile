@@ -14,7 +14,7 @@
 #   make fuzz-pack       what another machine needs for that, in build/fuzz-pack
 #   make bench           timings beside their peers
 #   make gpu-test        the tests of arithmetic on this machine's GPU; gpu-bench the kernels' speed;
-#                        gpu-NAME runs tests/gpu/NAME: compare curves families faults finetune generate heads kernels
+#                        gpu-NAME runs tests/gpu/NAME: adapters compare curves families faults finetune generate heads kernels
 #                        load memory pipelines plan pretrain ranks sanitize shapes sleep start
 #   make gpu-pack        what another machine needs for all of them, in build/gpu-pack
 #   make lint            compiler and static-analysis warnings, formatting

@@ -1,9 +1,9 @@
 """Training steps of a random model with transformers and torch.compile, for compare and shapes.
 
-    compare_peer.py CONFIG.json ROWS LENGTH STEPS model|layers|liger|nothing
+    compare_peer.py CONFIG.json ROWS LENGTH STEPS model|layers|liger|float8|nothing
 
 What is compiled: the whole model, each layer and the loss, each layer of a model with Liger's
-kernels, nothing.  Prints the median milliseconds of a step, the peak of GPU memory in GiB, and the
+kernels, each layer and the loss with products by torchao's float8 (recipe D9D_RECIPE), nothing.  Prints the median milliseconds of a step, the peak of GPU memory in GiB, and the
 seconds from the start of this program to the end of the first step.
 """
 
@@ -73,12 +73,22 @@ def make_model(path, attention="sdpa"):
     return model.train()
 
 
+def use_float8(model):
+    """Products of the layers in FP8, as torchao trains; the head stays as it is."""
+    from torchao.float8 import Float8LinearConfig, convert_to_float8_training
+
+    recipe = Float8LinearConfig.from_recipe_name(os.environ.get("D9D_RECIPE", "rowwise"))
+    convert_to_float8_training(model.base_model, config=recipe)
+
+
 def compiled_as(how, model):
     """What is called for a step."""
-    if how in ("layers", "liger"):
+    if how == "float8":
+        use_float8(model)
+    if how in ("layers", "liger", "float8"):
         for layer in model.base_model.layers:
             layer.compile()
-        if how == "layers":
+        if how != "liger":
             model.loss_function = torch.compile(model.loss_function)
     return torch.compile(model) if how == "model" else model
 
@@ -109,7 +119,8 @@ def main():
         ids = torch.randint(model.config.vocab_size, (rows, length), device="cuda")
         times.append(step_ms(call, optimizer, {"input_ids": ids, "labels": ids}))
         first = first or time.perf_counter() - start
-    print(statistics.median(times[3:]), torch.cuda.max_memory_allocated() / 2**30, first)
+    warmup = int(os.environ.get("D9D_WARMUP", 3))
+    print(statistics.median(times[warmup:]), torch.cuda.max_memory_allocated() / 2**30, first)
 
 
 if __name__ == "__main__":

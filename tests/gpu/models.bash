@@ -8,7 +8,7 @@
 #     experts 16 layers of Qwen3-30B-A3B, for two GPUs
 #     whole   Qwen3-30B-A3B, all 48 layers, for four GPUs: sharded over four with experts on all, 114 GiB
 #             a rank of 131 by d9d-train --plan, 54 of them activations, none of which is computed again
-#     context as dense, one row of 32768 tokens
+#     context as dense, one row of 32768 tokens; row131072 and row262144 as dense, one row of so many
 #     tensor  as large, one micro-batch a step for each GPU
 #     heads80 heads96 heads256   heads of so many features, other vocabularies (GPT-2's, NeoX's, Gemma 3's)
 #     tied    the shape of Qwen2.5-1.5B
@@ -53,6 +53,10 @@ config[tensor]=${config[large]} met[tensor]=${met[large]}
 declare -A heads=([dense]=448 [moe]=256 [long]=1152 [large]=1152 [experts]=512 [whole]=1536 [context]=448 [tensor]=1152)
 declare -A rows=([dense]=4 [moe]=4 [long]=1 [large]=2 [experts]=2 [whole]=2 [context]=1 [tensor]=2)
 declare -A length=([dense]=4096 [moe]=4096 [long]=8192 [large]=4096 [experts]=4096 [whole]=4096 [context]=32768 [tensor]=4096)
+for _long in 131072 262144; do
+    config[row$_long]=${config[dense]/40960/$_long} met[row$_long]=${met[dense]} heads[row$_long]=448
+    rows[row$_long]=1 length[row$_long]=$_long
+done
 declare -A features=() vocabulary=() # of a head; 128 and 151936 where nothing is said
 
 # plain NAME HIDDEN FFN LAYERS HEADS KEY_HEADS FEATURES VOCABULARY TIED ROWS LENGTH: one more, dense.
@@ -156,6 +160,7 @@ stop_after() {
 # timed_run MODEL RUN_DIR DATASET STEPS [OPTION...]: train a random model RUN_DIR.config.json, with more
 # options of d9d-train, and print the median milliseconds of a step, the peak of GPU memory in GiB, and
 # the seconds to the end of the first step.  Ended after its last step, before it writes the model.
+# D9D_WARMUP: the steps before those that count (3).
 timed_run() {
     local run=$2 steps=$4 start n first=''
     run_config "$1" "$run" "$3" "$steps" >"$run.train.json"
@@ -170,7 +175,7 @@ timed_run() {
     done
     { wait $pid || true; } 2>/dev/null
     printf '%s %s %s\n' \
-        "$(grep '"loss"' "$run/metrics.jsonl" | sed 's/.*"step_ms": \([0-9.]*\).*/\1/' | tail -n +4 | median)" \
+        "$(grep '"loss"' "$run/metrics.jsonl" | sed 's/.*"step_ms": \([0-9.]*\).*/\1/' | tail -n +$((${D9D_WARMUP:-3} + 1)) | median)" \
         "$(last_of "$run" mem_bytes | awk '{print $1 / 2^30}')" "${first:-0}"
 }
 # last_of RUN_DIR KEY: a number of a record.
