@@ -68,7 +68,7 @@ run_one() { # TEST LOG
 # Read one log; say "passed failed skipped".  cmocka calls a skipped test "not ok ... # SKIP".
 tally() { # LOG STATUS
     awk -v rc="$2" '
-        /^1\.\.[0-9]+/           { sub(/^1\.\./, ""); plan = $1 + 0; next }
+        /^1\.\.[0-9]+/           { sub(/^1\.\./, ""); plan += $1; next }
         /^(not )?ok .*# *[Ss][Kk][Ii][Pp]/ { skip++; next }
         /^ok( |$)/               { pass++; next }
         /^not ok( |$)/           { fail++; next }
