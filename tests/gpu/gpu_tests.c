@@ -5,6 +5,7 @@
  * Makefile defines GPU_TESTS(X) with the names, and renames the main() of each.  D9D_TEST_ONLY
  * names the functions of a test to run; "*" matches any part of a name.
  */
+#include <fcntl.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -12,6 +13,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -44,9 +46,10 @@ static const gpu_test *find_test(const char *name)
     return t->name != NULL ? t : NULL;
 }
 
-/* Returns how many failed. */
+/* Each begins in this directory, whatever the one before left.  Returns how many failed. */
 static int run_several(int n, char **names)
 {
+    const int here = open(".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     int failed = 0;
 
     for (int i = 0; i < n; i++) {
@@ -54,12 +57,13 @@ static int run_several(int n, char **names)
 
         printf("# %s\n", names[i]);
         fflush(stdout);
-        if (t == NULL || t->run(1, &names[i]) != 0) {
+        if (fchdir(here) != 0 || t == NULL || t->run(1, &names[i]) != 0) {
             printf("not ok - %s\n", names[i]);
             failed++;
         }
         fflush(stdout);
     }
+    (void)close(here);
     return failed;
 }
 
