@@ -1,11 +1,20 @@
 /* kernel_common.c - see kernel_common.h. */
 #include "common/kernel_common.h"
+#include "common/sampling.h"
 
 d9d_status d9di_args_check_addends(int of)
 {
     if (of < 1 || of > D9D_ADD_MAX_ARRAYS)
         return D9D_FAIL(D9D_EINVAL, "add: a sum of %d arrays, possible are 1 to %d", of,
                         D9D_ADD_MAX_ARRAYS);
+    return D9D_OK;
+}
+
+d9d_status d9di_args_check_sample_tokens(const d9d_sample_tokens_args *a)
+{
+    if (a->m > 0 && (a->n < 1 || a->n > D9DI_SAMPLE_MAX_VOCAB))
+        return D9D_FAIL(D9D_EINVAL, "sample_tokens: %lld tokens, possible are 1 to %d",
+                        (long long)a->n, D9DI_SAMPLE_MAX_VOCAB);
     return D9D_OK;
 }
 

@@ -44,6 +44,8 @@ d9d_status d9di_sim_attention_scratch(d9d_stream s, const d9d_attention_dims *n,
 
 /* Partial results of a long axis; `ties`: and the counts of equal maxima. */
 d9d_status d9di_sim_reduce_axis_scratch(d9d_stream s, const d9d_reduce_axis_dims *d, bool ties);
+/* Of the splits of rows; `limited`: by top_k or top_p. */
+d9d_status d9di_sim_sample_tokens_scratch(d9d_stream s, int64_t rows, bool limited);
 d9d_status d9di_sim_gated_delta_scratch(d9d_stream s, const d9d_gated_delta_dims *n, bool backward);
 
 typedef enum d9di_sim_cross_entropy_pass {

@@ -3,6 +3,7 @@
  * Each rule repeats that of the file named above it. Scratch of a few MiB is ignored.
  */
 #include "common/kernel_common.h"
+#include "common/sampling.h"
 #include "sim/sim_private.h"
 
 static bool on_gpu(d9d_stream s)
@@ -290,6 +291,17 @@ d9d_status d9di_sim_reduce_axis_scratch(d9d_stream s, const d9d_reduce_axis_dims
         return D9D_OK;
     return d9di_sim_use_scratch(s, 4 * results *
                                        ((ties ? 1 : 0) + (parts.parts > 1 ? parts.parts : 0)));
+}
+
+/* --- sampling: sample_tokens.cu ------------------------------------------------------------- */
+
+/* Sums of 64 splits; with top_k or top_p a count and a sum for each value of a digit, and the
+ * row's state. */
+d9d_status d9di_sim_sample_tokens_scratch(d9d_stream s, int64_t rows, bool limited)
+{
+    return on_gpu(s) ? d9di_sim_use_scratch(
+                           s, rows * (64 * 32 + (limited ? D9DI_SAMPLE_BINS * 12 + 40 : 0)))
+                     : D9D_OK;
 }
 
 /* --- linear cross entropy: linear_cross_entropy.cu, _bwd.cu, _fwd_bwd.cu ------------------- */

@@ -8,6 +8,7 @@
 
 #include "common/kernel_common.h"
 #include "common/quant_code.h"
+#include "common/sampling.h"
 #include "sim/sim_private.h"
 
 #pragma GCC diagnostic ignored "-Wunused-parameter" /* arrays are never read */
@@ -1018,6 +1019,20 @@ ENTRY(latent_append, const d9d_latent_append_args *a)
 ENTRY(argmax, int32_t *at, float *value, const float *x, int64_t m, int64_t n)
 {
     return charge_memory(s, D9D_F32, (double)m * (double)n);
+}
+ENTRY(repetition_penalty, const d9d_repetition_penalty_args *a)
+{
+    return charge_memory(s, D9D_F32, 2.0 * (double)a->m * (double)a->n + 3.0 * (double)a->tokens);
+}
+/* A row is read for its largest logit, for its sum and, three times each, for top_k and top_p. */
+ENTRY(sample_tokens, const d9d_sample_tokens_args *a)
+{
+    const bool draws = a->temperature > 0;
+    const int limits = draws ? (a->top_k > 0 && a->top_k < a->n) + (a->top_p < 1) : 0;
+    const int reads = 1 + (draws || a->stats != NULL ? 1 : 0) + D9DI_SAMPLE_PASSES * limits;
+
+    D9D_TRY(d9di_sim_sample_tokens_scratch(s, a->m, limits > 0));
+    return charge_memory(s, D9D_F32, (double)reads * (double)a->m * (double)a->n);
 }
 
 #undef ENTRY

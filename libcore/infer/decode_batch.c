@@ -5,8 +5,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "d9d/base/thread.h"
-
 /* True if samples of a group share the prefill of their prompt. */
 static bool shares(const d9di_decode_batch *a)
 {
@@ -18,12 +16,10 @@ d9d_status d9di_decode_batch_init(int64_t n, d9di_decode_batch *a)
     a->n = n;
     a->seqs = calloc((size_t)n, sizeof(*a->seqs));
     a->inputs = calloc((size_t)n, sizeof(*a->inputs));
-    a->samplers = calloc((size_t)n, sizeof(*a->samplers));
     a->nexts = calloc((size_t)n, sizeof(*a->nexts));
-    a->shared = (d9di_decode_batch_shared){
-        .group = -1, .logits = shares(a) ? calloc((size_t)a->vocab, sizeof(float)) : NULL};
-    if (a->seqs == NULL || a->inputs == NULL || a->samplers == NULL || a->nexts == NULL ||
-        (shares(a) && a->shared.logits == NULL))
+    a->streams = calloc((size_t)n, sizeof(*a->streams));
+    a->shared = (d9di_decode_batch_shared){.group = -1};
+    if (a->seqs == NULL || a->inputs == NULL || a->nexts == NULL || a->streams == NULL)
         return D9D_FAIL(D9D_ENOMEM, "generate: no memory for %lld sequences", (long long)n);
     for (int64_t i = 0; i < n; i++)
         a->seqs[i].k = -1;
@@ -36,13 +32,10 @@ void d9di_decode_batch_release(d9di_decode_batch *a)
         D9D_VEC_RELEASE(&a->seqs[i].ids);
         D9D_VEC_RELEASE(&a->seqs[i].stats);
     }
-    for (int64_t i = 0; a->samplers != NULL && i < a->n; i++)
-        d9di_token_sampler_release(&a->samplers[i]);
     free(a->seqs);
     free(a->inputs);
-    free(a->samplers);
     free(a->nexts);
-    free(a->shared.logits);
+    free(a->streams);
     D9D_VEC_RELEASE(&a->stop_tokens);
 }
 
@@ -97,6 +90,11 @@ static d9d_status fill_free_slots(d9di_decode_batch *a, d9di_decode_batch_done_f
 
 /* --- a step ---- */
 
+static uint64_t stream_of(const d9di_decode_batch *a, const d9di_decode_batch_seq *row)
+{
+    return a->first_stream + (uint64_t)row->k;
+}
+
 /* What `row` has and the cache has not, in row `place` of the decoder: all, or one chunk. */
 static d9di_kv_decoder_input next_input(const d9di_decode_batch *a, int64_t place,
                                         const d9di_decode_batch_seq *row)
@@ -108,6 +106,7 @@ static d9di_kv_decoder_input next_input(const d9di_decode_batch *a, int64_t plac
                                    .first = row->n_cached,
                                    .n = whole ? left : D9DI_PREFILL_TOKENS,
                                    .ids = row->ids.data + row->n_cached,
+                                   .stream = stream_of(a, row),
                                    .prefix = a->prefix_mask && row->n_cached == 0 ? left : 0};
 }
 
@@ -131,12 +130,14 @@ static d9di_kv_decoder_input next_shared_input(d9di_decode_batch *a,
 {
     const int64_t group = row->k / a->source.group;
     const int64_t begun = a->shared.group == group ? a->shared.n_cached : 0;
-    const d9di_decode_batch_seq prompt = {.ids = row->ids, .n_cached = begun};
+    const d9di_decode_batch_seq prompt = {.k = row->k, .ids = row->ids, .n_cached = begun};
+    d9di_kv_decoder_input input = next_input(a, a->n, &prompt);
 
     a->shared.group = group;
     a->shared.n_cached = begun;
     a->shared.is_whole = false;
-    return next_input(a, a->n, &prompt);
+    input.keeps = true;
+    return input;
 }
 
 /* A prompt is prefilled alone, so that its result does not depend on other sequences. */
@@ -171,28 +172,11 @@ static bool is_stop_token(const d9di_decode_batch *a, uint32_t token)
     return found;
 }
 
-/* The next token of a sequence: chosen by the decoder, or sampled here from its logits. */
-static d9d_status next_token(d9di_decode_batch *a, d9di_token_sampler *s, d9di_decode_batch_next *x)
+static d9d_status check_token(const d9di_decode_batch_next *x)
 {
-    const d9d_rng r = {a->seed, a->first_stream + (uint64_t)x->row->k};
-
-    return d9di_token_sampler_sample(s, &a->sampler, r, x->row->ids.data, max_length(x->row),
-                                     x->logits, a->vocab, &x->token,
-                                     a->wants_stats ? &x->stats : NULL);
-}
-
-static d9d_status next_token_named(void *arg, int worker, size_t i)
-{
-    d9di_decode_batch *a = arg;
-    d9di_decode_batch_next *x = &a->nexts[i];
     d9d_err_copy why;
-    d9d_status st;
+    const d9d_status st = d9di_token_sampler_check_logit(x->token, x->largest);
 
-    (void)worker;
-    if (x->row == NULL)
-        return D9D_OK;
-    st = x->logits != NULL ? next_token(a, &a->samplers[i], x)
-                           : d9di_token_sampler_check_logit(x->token, x->largest);
     if (st == D9D_OK)
         return D9D_OK;
     d9d_err_save(&why, st);
@@ -200,17 +184,15 @@ static d9d_status next_token_named(void *arg, int worker, size_t i)
                     (long long)max_length(x->row), why.text);
 }
 
-/* The tokens of nexts [n].  Sampling from many logits is divided among threads: each sequence has
- * its own random numbers. */
-static d9d_status draw_tokens(d9di_decode_batch *a, size_t n)
+/* Token i of a call; row NULL: it is not used. */
+static void take_token(d9di_decode_batch *a, const d9di_kv_decoder_output *out, size_t i,
+                       d9di_decode_batch_seq *row)
 {
-    enum { LOGITS_OF_A_THREAD = 1 << 16 };
-    const int64_t work = n > 0 && a->nexts[0].logits != NULL ? (int64_t)n * a->vocab : 0;
-    const int64_t useful =
-        work / LOGITS_OF_A_THREAD < (int64_t)n ? work / LOGITS_OF_A_THREAD : (int64_t)n;
-    const int cpus = d9d_thread_cpus(), jobs = useful < cpus ? (int)useful : cpus;
-
-    return d9d_thread_run(jobs > 1 ? jobs : 1, n, next_token_named, a);
+    a->nexts[i] = (d9di_decode_batch_next){
+        .row = row, .token = (uint32_t)out->token[i], .largest = out->largest[i]};
+    a->has_stats = out->stats != NULL;
+    if (a->has_stats)
+        a->nexts[i].stats = out->stats[i];
 }
 
 /* What a call of n inputs gives. */
@@ -218,16 +200,8 @@ static void take_output(d9di_decode_batch *a, const d9di_kv_decoder_output *out,
 {
     for (size_t i = 0; i < n; i++) {
         d9di_decode_batch_seq *row = &a->seqs[a->inputs[i].row];
-        d9di_decode_batch_next *x = &a->nexts[i];
 
-        *x = (d9di_decode_batch_next){.row = row->k < 0 || row->n_cached < max_length(row) ? NULL
-                                                                                           : row};
-        if (out->logits != NULL) {
-            x->logits = out->logits + (int64_t)i * a->vocab;
-        } else {
-            x->token = (uint32_t)out->token[i];
-            x->largest = out->largest[i];
-        }
+        take_token(a, out, i, row->k < 0 || row->n_cached < max_length(row) ? NULL : row);
     }
 }
 
@@ -236,7 +210,7 @@ static d9d_status append_token(const d9di_decode_batch *a, const d9di_decode_bat
     d9di_decode_batch_seq *row = x->row;
 
     D9D_TRY(D9D_VEC_PUSH(&row->ids, x->token));
-    if (a->wants_stats)
+    if (a->has_stats)
         D9D_TRY(D9D_VEC_PUSH(&row->stats, x->stats));
     if (is_stop_token(a, x->token))
         row->finish = "stop";
@@ -245,11 +219,13 @@ static d9d_status append_token(const d9di_decode_batch *a, const d9di_decode_bat
     return D9D_OK;
 }
 
-/* Draws and appends the tokens of nexts [n]. */
+/* Appends the tokens of nexts [n]. */
 static d9d_status append_tokens(d9di_decode_batch *a, size_t n, d9di_decode_batch_done_fn *done,
                                 void *arg)
 {
-    D9D_TRY(draw_tokens(a, n));
+    for (size_t i = 0; i < n; i++)
+        if (a->nexts[i].row != NULL)
+            D9D_TRY(check_token(&a->nexts[i]));
     for (size_t i = 0; i < n; i++) {
         d9di_decode_batch_seq *row = a->nexts[i].row;
 
@@ -264,21 +240,18 @@ static d9d_status append_tokens(d9di_decode_batch *a, size_t n, d9di_decode_batc
 
 /* --- shared prompts ---- */
 
-/* After a call for the shared prompt, whose last logits stay. */
-static void take_prompt(d9di_decode_batch *a, const float *logits)
+/* After a call for the shared prompt, whose last logits the decoder keeps. */
+static void take_prompt(d9di_decode_batch *a)
 {
-    const d9di_kv_decoder_input *in = &a->inputs[0];
     const d9di_decode_batch_seq *waiting = first_waiting(a);
 
-    assert(logits != NULL && waiting != NULL);
-    a->shared.n_cached += in->n;
+    assert(waiting != NULL);
+    a->shared.n_cached += a->inputs[0].n;
     a->shared.is_whole = a->shared.n_cached == waiting->prompt;
-    if (a->shared.is_whole)
-        memcpy(a->shared.logits, logits, (size_t)a->vocab * sizeof(*logits));
 }
 
-/* The sequences that wait for the prompt in row n begin: their number. */
-static d9d_status begin_with_shared(d9di_decode_batch *a, size_t *n)
+/* The sequences that wait for the prompt in row n get it: their number. */
+static d9d_status copy_shared(d9di_decode_batch *a, size_t *n)
 {
     *n = 0;
     for (int64_t i = 0; i < a->n && a->shared.is_whole; i++) {
@@ -288,8 +261,24 @@ static d9d_status begin_with_shared(d9di_decode_batch *a, size_t *n)
             continue;
         D9D_TRY(d9di_kv_decoder_copy(a->decoder, a->n, i, row->prompt));
         row->n_cached = row->prompt;
-        a->nexts[(*n)++] = (d9di_decode_batch_next){.row = row, .logits = a->shared.logits};
+        a->streams[*n] = stream_of(a, row);
+        a->nexts[(*n)++].row = row;
     }
+    return D9D_OK;
+}
+
+/* They begin, each with a token of its own: their number. */
+static d9d_status begin_with_shared(d9di_decode_batch *a, size_t *n)
+{
+    d9di_kv_decoder_output out;
+
+    D9D_TRY(copy_shared(a, n));
+    if (*n == 0)
+        return D9D_OK;
+    D9D_TRY(d9di_kv_decoder_draw_kept(a->decoder, a->streams, (int64_t)*n, a->nexts[0].row->prompt,
+                                      &out));
+    for (size_t i = 0; i < *n; i++)
+        take_token(a, &out, i, a->nexts[i].row);
     return D9D_OK;
 }
 
@@ -310,12 +299,20 @@ static d9d_status begin_seqs(d9di_decode_batch *a, d9di_decode_batch_done_fn *do
 
 /* --- calls ---- */
 
+/* True if the oldest call in flight is a part of a shared prompt. */
+static bool reads_shared(const d9di_decode_batch *a, size_t n)
+{
+    return n == 1 && a->inputs[0].row == a->n;
+}
+
 /* True if, unless it stops, each sequence of the call in flight continues after it, and no other
  * begins. */
 static bool can_decode_ahead(const d9di_decode_batch *a)
 {
     size_t going = 0, alive = 0;
 
+    if (reads_shared(a, a->n_in_flight))
+        return false;
     for (int64_t i = 0; i < a->n; i++)
         alive += a->seqs[i].k >= 0;
     for (size_t i = 0; i < a->n_in_flight; i++) {
@@ -334,7 +331,8 @@ static d9d_status enqueue_ahead(d9di_decode_batch *a)
     for (size_t i = 0; i < a->n_in_flight; i++) {
         d9di_kv_decoder_input *p = &a->inputs[i];
 
-        *p = (d9di_kv_decoder_input){.row = p->row, .first = a->seqs[p->row].n_cached, .n = 1};
+        *p = (d9di_kv_decoder_input){
+            .row = p->row, .first = a->seqs[p->row].n_cached, .n = 1, .stream = p->stream};
     }
     return d9di_kv_decoder_enqueue(a->decoder, a->inputs, a->n_in_flight);
 }
@@ -369,8 +367,8 @@ d9d_status d9di_decode_batch_step(d9di_decode_batch *a, d9di_decode_batch_done_f
     else
         a->n_in_flight = 0;
     D9D_TRY(d9di_kv_decoder_wait(a->decoder, &next));
-    if (n == 1 && a->inputs[0].row == a->n) {
-        take_prompt(a, next.logits);
+    if (reads_shared(a, n)) {
+        take_prompt(a);
         return D9D_OK;
     }
     take_output(a, &next, n);

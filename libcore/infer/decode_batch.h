@@ -1,9 +1,8 @@
 /* decode_batch.h - continuous batching: each place decodes one sample, then the next one.
  *
- * If the decoder samples greedily on the device, and no other rank depends on this one's calls, the
- * next call is enqueued before the last call's tokens are known on the host.  So the GPU is never
- * idle.  A sequence that turns out to be finished then has computed one extra token, which is
- * discarded.
+ * The decoder chooses tokens on the device.  If no other rank depends on this one's calls, the next
+ * call is enqueued before the last call's tokens are known on the host.  So the GPU is never idle.
+ * A sequence that turns out to be finished then has computed one extra token, which is discarded.
  *
  * Where `group` consecutive samples of the source have one prompt, it is prefilled once, in a row
  * of the decoder's behind those of the places.  A sample that begins gets a copy of that row, and
@@ -17,7 +16,6 @@
 
 #include "infer/kv_decoder.h"
 #include "infer/prompt_source.h"
-#include "infer/token_sampler.h"
 
 enum { D9DI_PREFILL_TOKENS = 8192 }; /* prefill chunk: the most tokens of a prompt per call */
 
@@ -38,15 +36,14 @@ typedef struct d9di_decode_batch_seq {
                                  flight are done */
     int64_t max_tokens;       /* maximum length of ids */
     const char *finish;       /* NULL: not finished */
-    D9D_VEC(d9di_token_sampler_stats) stats; /* of each generated token, if they are wanted */
+    D9D_VEC(d9di_token_sampler_stats) stats; /* of each generated token, if the decoder has them */
 } d9di_decode_batch_seq;
 
-/* The next token of a sequence, or why there is none. */
+/* The next token of a sequence. */
 typedef struct d9di_decode_batch_next {
     d9di_decode_batch_seq *row; /* NULL: its prompt is not read yet */
-    const float *logits;        /* NULL: the decoder chose the token */
     uint32_t token;
-    float largest; /* its logit, of the decoder */
+    float largest; /* logit of the sequence */
     d9di_token_sampler_stats stats;
 } d9di_decode_batch_next;
 
@@ -54,25 +51,23 @@ typedef struct d9di_decode_batch_next {
 typedef struct d9di_decode_batch_shared {
     int64_t group;    /* k / source.group of its samples; -1: none */
     int64_t n_cached; /* its tokens in the KV cache */
-    bool is_whole;    /* it has all, and `logits` */
-    float *logits;    /* [V] of its last token */
+    bool is_whole;    /* it has all, and the decoder keeps the logits of its last token */
 } d9di_decode_batch_shared;
 
 typedef struct d9di_decode_batch {
     d9di_decode_batch_source source;
-    d9di_kv_decoder *decoder; /* with a group above 1 it has n + 1 rows, and gives logits */
-    d9di_token_sampler_opts sampler;
-    uint64_t seed, first_stream; /* prompt k has the random numbers of stream first_stream + k */
-    bool wants_stats;            /* of a decoder that does not choose tokens */
+    d9di_kv_decoder *decoder; /* with a group above 1 it has n + 1 rows, and keeps logits */
+    uint64_t first_stream;    /* prompt k has the random numbers of stream first_stream + k */
     d9d_token_ids stop_tokens;
-    int64_t vocab, max_new, positions; /* positions: the model's maximum length */
-    int64_t next, step; /* this rank's next sample; the distance to the one after it */
-    bool prefix_mask;   /* a prompt's tokens see each other: it is prefilled in one call */
-    bool decodes_ahead; /* may enqueue a call while one is in flight */
+    int64_t max_new, positions; /* positions: the model's maximum length */
+    int64_t next, step;         /* this rank's next sample; the distance to the one after it */
+    bool prefix_mask;           /* a prompt's tokens see each other: it is prefilled in one call */
+    bool decodes_ahead;         /* may enqueue a call while one is in flight */
+    bool has_stats;             /* of the tokens in `nexts` */
     int64_t n;
     d9di_decode_batch_seq *seqs;   /* [n] */
-    d9di_token_sampler *samplers;  /* [n] */
     d9di_decode_batch_next *nexts; /* [n]: tokens that the call in hand gives */
+    uint64_t *streams;             /* [n]: of sequences that begin */
     d9di_kv_decoder_input *inputs; /* [n]: inputs of the oldest call in flight, */
     size_t n_in_flight;            /* their number */
     d9di_decode_batch_shared shared;

@@ -254,12 +254,6 @@ static d9d_status output_open(generate_run *r)
     return D9D_OK;
 }
 
-/* True if the device can take the argmax. */
-static bool is_greedy(const generate_run *r)
-{
-    return d9di_token_sampler_is_argmax(&r->opts.sampler);
-}
-
 /* Of the KV cache, for a generate_run whose model is placed. */
 static uint64_t cache_bytes(const d9di_engine *e, const void *run)
 {
@@ -273,13 +267,17 @@ static uint64_t cache_bytes(const d9di_engine *e, const void *run)
 static d9d_status open_decoder(generate_run *r)
 {
     const int64_t rows = r->c->trainer.batching.microbatch_size;
+    d9di_kv_decoder_opts opts = {.cache = cache_dtype(r),
+                                 .rows = rows,
+                                 .max_tokens = r->max_tokens,
+                                 .sampler = r->opts.sampler};
 
+    opts.sampler.seed = (uint64_t)r->section->seed;
     d9d_log_info(r->log, "KV cache: %lld sequence%s of up to %lld token%s, %.1f MB%s",
                  (long long)rows, rows > 1 ? "s" : "", (long long)r->max_tokens,
                  D9D_PLURAL(r->max_tokens), (double)cache_bytes(&r->engine, r) * 1e-6,
                  cache_dtype(r) == D9D_KV_CACHE_FP8 ? " in fp8" : "");
-    return d9di_kv_decoder_open(&r->engine, cache_dtype(r), rows, r->max_tokens, is_greedy(r),
-                                &r->decoder);
+    return d9di_kv_decoder_open(&r->engine, &opts, &r->decoder);
 }
 
 static d9d_status get_prompt(void *arg, int64_t k, d9d_token_ids *ids, d9di_prompt_source_item *out)
@@ -294,12 +292,9 @@ static d9d_status open_decode_batch(generate_run *r)
     a->source =
         (d9di_decode_batch_source){.n = r->requests.n, .get = get_prompt, .arg = &r->requests};
     a->decoder = r->decoder;
-    a->sampler = r->opts.sampler;
-    a->seed = (uint64_t)r->section->seed;
-    a->vocab = r->engine.whole.model->vocab;
     a->max_new = r->opts.max_new;
     a->prefix_mask = r->engine.spec.opts.prefix_mask;
-    a->decodes_ahead = is_greedy(r) && d9d_comm_size(r->engine.world) == 1;
+    a->decodes_ahead = d9d_comm_size(r->engine.world) == 1;
     a->positions = most_tokens(r);
     a->step = d9d_mesh_count(r->engine.mesh, D9D_AXES_DP);
     a->next = r->written + d9d_mesh_index(r->engine.mesh, D9D_AXES_DP);

@@ -1,7 +1,8 @@
 /* kv_decoder.c - see infer/kv_decoder.h.
  *
  * The integer inputs of a call are one block, uploaded in one copy: T tokens with their positions
- * and KV cache slots, N segments with prefixes and sequences, and the last token of each input.
+ * and KV cache slots, N segments with prefixes and sequences, and the last token and the random
+ * number of each input.
  * With tensor parallelism, tokens are padded to a multiple of the tp ranks; padding has slots of
  * its own after those of all sequences.
  *
@@ -18,11 +19,11 @@
 
 #include "d9d/base/plugin_call.h"
 #include "d9d/device/graph.h"
-#include "d9d/device/readback.h"
 
 enum {
-    ALIGN_INTS = 64,   /* integers: kernels require 16-byte alignment; 256 bytes suit GPU memory */
-    MAX_IN_FLIGHT = 2, /* calls */
+    ALIGN_INTS = 64, /* integers: kernels require 16-byte alignment; 256 bytes suit GPU memory */
+    DRAW_INTS = 4,   /* of a random number: two of 64 bits */
+    MAX_IN_FLIGHT = D9DI_SAMPLER_READBACKS, /* calls */
     MAX_GRAPH_ROWS = 16,
     CALLS_BEFORE_GRAPH = 2
 };
@@ -52,10 +53,7 @@ struct d9di_kv_decoder {
     int64_t fill;             /* tokens of a call are padded to a multiple of this */
     D9D_VEC(int32_t) host;
     d9d_tensor block;
-    void *pinned;       /* [rows, V] floats: logits, unless the decoder chooses tokens */
-    int64_t max_chosen; /* maximum tokens of a call that takes chosen ones */
-    d9d_tensor chosen;  /* [2 max_chosen]: tokens, then logits as floats */
-    d9d_readback *read[MAX_IN_FLIGHT];      /* readbacks of `chosen` */
+    d9di_token_sampler *sampler;
     decode_graph graph[MAX_GRAPH_ROWS + 1]; /* by number of sequences */
     bool no_graphs;                         /* recording failed */
     unsigned n_enqueued, n_waited;          /* number of calls */
@@ -64,7 +62,7 @@ struct d9di_kv_decoder {
 /* Offsets of a call's arrays in its block. */
 typedef struct input_layout {
     int64_t tokens, inputs, filled; /* filled: tokens including padding */
-    int64_t ids, positions, at, segments, prefix, rows, pick, alone, all;
+    int64_t ids, positions, at, segments, prefix, rows, pick, alone, draws, all;
     bool has_prefix; /* of some input */
 } input_layout;
 
@@ -95,22 +93,16 @@ static int64_t round_up(int64_t n, int64_t to)
     return (n + to - 1) / to * to;
 }
 
-/* Allocates for the chosen tokens: those of the sequences, and padding. */
-static d9d_status alloc_chosen(d9di_kv_decoder *d)
+/* Calls take the chosen tokens of all sequences, and padding. */
+static d9d_status open_sampler(d9di_kv_decoder *d, const d9di_kv_decoder_opts *opts)
 {
-    d9d_device *dev = d->engine->dev;
-    int32_t *zeros;
-    d9d_status st;
+    const d9di_engine *e = d->engine;
+    const d9di_token_sampler_sizes sizes = {.vocab = e->whole.model->vocab,
+                                            .tokens = d->rows + d->fill,
+                                            .slots = cache_tokens(e, d->rows, d->max_tokens),
+                                            .keeps = opts->keeps};
 
-    d->max_chosen = round_up(d->rows + d->fill, ALIGN_INTS);
-    zeros = calloc(2 * (size_t)d->max_chosen, sizeof(*zeros));
-    if (zeros == NULL)
-        return D9D_FAIL(D9D_ENOMEM, "no memory to generate with");
-    st = d9d_tensor_from_host(dev, D9D_I32, D9D_SHAPE(2 * d->max_chosen), zeros, &d->chosen);
-    free(zeros);
-    for (int i = 0; st == D9D_OK && i < MAX_IN_FLIGHT; i++)
-        st = d9d_readback_create(dev, d9d_tensor_bytes(&d->chosen), &d->read[i]);
-    return st;
+    return d9di_token_sampler_open(e->dev, &opts->sampler, &sizes, &d->sampler);
 }
 
 /* Prompts have no fields, by whose rows a stage's tensors could count. */
@@ -163,8 +155,8 @@ static d9d_status open_stages(d9di_kv_decoder *d)
     return D9D_OK;
 }
 
-d9d_status d9di_kv_decoder_open(d9di_engine *e, d9d_kv_cache_dtype t, int64_t rows,
-                                int64_t max_tokens, bool chooses, d9di_kv_decoder **out)
+d9d_status d9di_kv_decoder_open(d9di_engine *e, const d9di_kv_decoder_opts *opts,
+                                d9di_kv_decoder **out)
 {
     d9di_kv_decoder *d = calloc(1, sizeof(*d));
     d9d_status st;
@@ -172,19 +164,15 @@ d9d_status d9di_kv_decoder_open(d9di_engine *e, d9d_kv_cache_dtype t, int64_t ro
     if (d == NULL)
         return D9D_FAIL(D9D_ENOMEM, "no memory to generate with");
     d->engine = e;
-    d->dtype = t;
-    d->rows = rows;
-    d->max_tokens = max_tokens;
+    d->dtype = opts->cache;
+    d->rows = opts->rows;
+    d->max_tokens = opts->max_tokens;
     d->fill = token_multiple(e);
     D9D_TRY_OR(st, d9d_tape_create(e->dev, &d->tape), out);
     d9d_tape_set_recording(d->tape, false);
     d9d_tape_set_weights_constant(d->tape, true);
     D9D_TRY_OR(st, open_stages(d), out);
-    st = chooses ? alloc_chosen(d)
-                 : d9d_device_pin(e->dev, (uint64_t)(rows * e->whole.model->vocab) * sizeof(float),
-                                  &d->pinned);
-    if (st != D9D_OK)
-        goto out;
+    D9D_TRY_OR(st, open_sampler(d, opts), out);
     *out = d;
     d = NULL;
 out:
@@ -197,15 +185,12 @@ void d9di_kv_decoder_close(d9di_kv_decoder *d)
     if (d == NULL)
         return;
     d9d_tensor_release(&d->block);
-    d9d_tensor_release(&d->chosen);
     for (int i = 0; i <= MAX_GRAPH_ROWS; i++) {
         d9d_graph_free(d->graph[i].graph);
         d9d_tensor_release(&d->graph[i].block);
     }
-    for (int i = 0; i < MAX_IN_FLIGHT; i++)
-        d9d_readback_free(d->read[i]);
+    d9di_token_sampler_close(d->sampler);
     d9d_tape_free(d->tape);
-    d9d_device_unpin(d->engine->dev, d->pinned);
     for (size_t k = 0; d->stages != NULL && k < d->engine->n_stages; k++)
         d9d_kv_cache_release(&d->stages[k].cache);
     free(d->stages);
@@ -235,7 +220,8 @@ static input_layout make_layout(const d9di_kv_decoder *d, const d9di_kv_decoder_
     l.rows = round_up(l.prefix + l.inputs + 1, ALIGN_INTS);
     l.pick = round_up(l.rows + l.inputs + 1, ALIGN_INTS);
     l.alone = round_up(l.pick + l.inputs + 1, ALIGN_INTS);
-    l.all = round_up(l.alone + 4, ALIGN_INTS);
+    l.draws = round_up(l.alone + 4, ALIGN_INTS);
+    l.all = round_up(l.draws + DRAW_INTS * (l.inputs + 1), ALIGN_INTS);
     return l;
 }
 
@@ -245,6 +231,7 @@ static void write_input(const d9di_kv_decoder *d, const input_layout *l, int32_t
     const int64_t slot = p->row * d->max_tokens + p->first;
     const int32_t segment[] = {(int32_t)*token, (int32_t)p->n, (int32_t)(p->row * d->max_tokens),
                                (int32_t)(p->first + p->n)};
+    const int64_t draw[] = {(int64_t)p->stream, p->first + p->n};
 
     for (int64_t j = 0; j < p->n; j++, ++*token) {
         b[l->ids + *token] = p->ids != NULL ? (int32_t)p->ids[j] : 0;
@@ -252,6 +239,7 @@ static void write_input(const d9di_kv_decoder *d, const input_layout *l, int32_t
         b[l->at + *token] = (int32_t)(slot + j);
     }
     memcpy(b + l->segments + 4 * i, segment, sizeof(segment));
+    memcpy(b + l->draws + DRAW_INTS * i, draw, sizeof(draw));
     b[l->prefix + i] = (int32_t)p->prefix;
     b[l->rows + i] = (int32_t)p->row;
     b[l->pick + i] = (int32_t)(*token - 1);
@@ -366,35 +354,44 @@ static d9d_status give_passed(d9di_kv_decoder *d, const decoder_stage *s, const 
     return D9D_OK;
 }
 
-static d9d_status enqueue_argmax(d9di_kv_decoder *d, const float *logits, int64_t n)
+static const void *block_at(const d9di_kv_decoder *d, int64_t at)
 {
-    const d9di_engine *e = d->engine;
-    int32_t *token = d9d_tensor_data(&d->chosen);
+    return (const int32_t *)d9d_tensor_data(&d->block) + at;
+}
 
-    return e->dev->kernels->elementwise->argmax(
-        e->dev->stream, token, (float *)(token + d->max_chosen), logits, n, e->whole.model->vocab);
+/* True if the call takes the tokens that the previous one chose. */
+static bool takes_chosen(const d9di_kv_decoder_input *inputs, size_t n)
+{
+    return n > 0 && inputs[0].ids == NULL;
+}
+
+/* Enqueues the choice of tokens from logits [n, V]. */
+static d9d_status enqueue_choice(d9di_kv_decoder *d, const input_layout *l,
+                                 const d9di_kv_decoder_input *inputs, const float *logits)
+{
+    const bool chosen = takes_chosen(inputs, (size_t)l->inputs);
+    const d9di_token_sampler_call call = {
+        .logits = logits,
+        .n = l->inputs,
+        .draws = block_at(d, l->draws),
+        .keeps = l->inputs == 1 && inputs[0].keeps,
+        .ids =
+            chosen ? d9d_tensor_data(d9di_token_sampler_chosen(d->sampler)) : block_at(d, l->ids),
+        .slots = block_at(d, l->at),
+        .tokens = l->tokens,
+        .segments = block_at(d, l->segments)};
+
+    return d9di_token_sampler_enqueue(d->sampler, &call);
 }
 
 static d9d_status enqueue_readback(d9di_kv_decoder *d)
 {
-    return d9d_readback_enqueue(d->read[d->n_enqueued % MAX_IN_FLIGHT],
-                                d9d_tensor_data(&d->chosen));
-}
-
-/* Enqueues the argmax and its readback, or the readback of logits [n, V]. */
-static d9d_status enqueue_logits(d9di_kv_decoder *d, const float *logits, int64_t n)
-{
-    const d9di_engine *e = d->engine;
-
-    if (d->pinned != NULL)
-        return d9d_device_download(e->dev, d->pinned, logits,
-                                   (uint64_t)(n * e->whole.model->vocab) * sizeof(float));
-    D9D_TRY(enqueue_argmax(d, logits, n));
-    return enqueue_readback(d);
+    return d9di_token_sampler_enqueue_readback(d->sampler, (int)(d->n_enqueued % MAX_IN_FLIGHT));
 }
 
 /* All ranks of the pipeline choose tokens, from the logits of the last stage. */
-static d9d_status share_logits(d9di_kv_decoder *d, const input_layout *l, const d9d_model_out *out)
+static d9d_status share_logits(d9di_kv_decoder *d, const input_layout *l,
+                               const d9di_kv_decoder_input *inputs, const d9d_model_out *out)
 {
     const d9di_engine *e = d->engine;
     const d9d_shape shape = D9D_SHAPE(l->inputs, e->whole.model->vocab);
@@ -408,7 +405,9 @@ static d9d_status share_logits(d9di_kv_decoder *d, const input_layout *l, const 
     st = d9d_comm_broadcast(e->pipe.down, e->dev->stream, "logits", D9D_F32, d9d_tensor_data(&x),
                             d9d_shape_numel(&shape), rank_of(e, e->exec.program.stages - 1));
     if (st == D9D_OK)
-        st = enqueue_logits(d, d9d_tensor_data(&x), l->inputs);
+        st = enqueue_choice(d, l, inputs, d9d_tensor_data(&x));
+    if (st == D9D_OK)
+        st = enqueue_readback(d);
     d9d_tensor_release(&x);
     return st;
 }
@@ -448,14 +447,14 @@ static d9d_status forward(d9di_kv_decoder *d, const input_layout *l, bool chosen
                           d9d_model_out *out)
 {
     const int64_t segments = l->inputs + (l->filled > 0);
-    d9d_tensor t[] = {
-        subview(chosen ? &d->chosen : &d->block, chosen ? 0 : l->ids, D9D_SHAPE(1, l->tokens)),
-        subview(&d->block, l->positions, D9D_SHAPE(1, l->tokens)),
-        subview(&d->block, l->at, D9D_SHAPE(l->tokens)),
-        subview(&d->block, l->segments, D9D_SHAPE(segments, 4)),
-        subview(&d->block, l->pick, D9D_SHAPE(l->inputs > 0 ? l->inputs : 1)),
-        subview(&d->block, l->rows, D9D_SHAPE(segments)),
-        subview(&d->block, l->prefix, D9D_SHAPE(segments))};
+    d9d_tensor t[] = {subview(chosen ? d9di_token_sampler_chosen(d->sampler) : &d->block,
+                              chosen ? 0 : l->ids, D9D_SHAPE(1, l->tokens)),
+                      subview(&d->block, l->positions, D9D_SHAPE(1, l->tokens)),
+                      subview(&d->block, l->at, D9D_SHAPE(l->tokens)),
+                      subview(&d->block, l->segments, D9D_SHAPE(segments, 4)),
+                      subview(&d->block, l->pick, D9D_SHAPE(l->inputs > 0 ? l->inputs : 1)),
+                      subview(&d->block, l->rows, D9D_SHAPE(segments)),
+                      subview(&d->block, l->prefix, D9D_SHAPE(segments))};
     d9d_model_in in = {.ids = &t[0],
                        .positions = &t[1],
                        .segments = &t[3],
@@ -478,16 +477,17 @@ static d9d_status forward(d9di_kv_decoder *d, const input_layout *l, bool chosen
 static decode_graph *find_graph(d9di_kv_decoder *d, const input_layout *l,
                                 const d9di_kv_decoder_input *inputs)
 {
-    const bool decodes = l->inputs > 0 && l->tokens == l->inputs && l->filled == 0 &&
-                         inputs[0].ids == NULL && !l->has_prefix;
+    const bool decodes = takes_chosen(inputs, (size_t)l->inputs) && l->tokens == l->inputs &&
+                         l->filled == 0 && !l->has_prefix;
 
-    return decodes && l->inputs <= MAX_GRAPH_ROWS && !d->no_graphs && d->pinned == NULL &&
+    return decodes && l->inputs <= MAX_GRAPH_ROWS && !d->no_graphs &&
                    d9d_comm_size(d->engine->world) == 1 && d9d_graph_is_supported(d->engine->dev)
                ? &d->graph[l->inputs]
                : NULL;
 }
 
-static d9d_status record_graph(d9di_kv_decoder *d, const input_layout *l, decode_graph *g)
+static d9d_status record_graph(d9di_kv_decoder *d, const input_layout *l,
+                               const d9di_kv_decoder_input *inputs, decode_graph *g)
 {
     d9d_device *dev = d->engine->dev;
     d9d_model_out out = {0};
@@ -498,7 +498,7 @@ static d9d_status record_graph(d9di_kv_decoder *d, const input_layout *l, decode
     D9D_TRY(d9d_graph_begin(dev));
     st = forward(d, l, true, &out);
     if (st == D9D_OK)
-        st = enqueue_argmax(d, d9d_tensor_data(d9d_var_tensor(out.logits)), l->inputs);
+        st = enqueue_choice(d, l, inputs, d9d_tensor_data(d9d_var_tensor(out.logits)));
     d9d_tape_reset(d->tape);
     return d9d_graph_end(dev, st, &g->graph);
 }
@@ -514,7 +514,7 @@ static d9d_status launch_graph(d9di_kv_decoder *d, decode_graph *g)
 static d9d_status enqueue_launches(d9di_kv_decoder *d, const input_layout *l,
                                    const d9di_kv_decoder_input *inputs)
 {
-    const bool chosen = l->inputs > 0 && inputs[0].ids == NULL;
+    const bool chosen = takes_chosen(inputs, (size_t)l->inputs);
     d9d_model_out out = {0};
     d9d_status st;
 
@@ -524,7 +524,7 @@ static d9d_status enqueue_launches(d9di_kv_decoder *d, const input_layout *l,
         set_prefill(d, l, inputs);
     st = forward(d, l, chosen, &out);
     if (st == D9D_OK)
-        st = share_logits(d, l, &out);
+        st = share_logits(d, l, inputs, &out);
     d9d_tape_reset(d->tape);
     return st;
 }
@@ -536,7 +536,7 @@ static d9d_status enqueue_graph(d9di_kv_decoder *d, const input_layout *l,
     if (g->graph == NULL && g->calls++ < CALLS_BEFORE_GRAPH)
         return enqueue_launches(d, l, inputs);
     D9D_TRY(upload_block(d, l, inputs, &g->block));
-    if (g->graph == NULL && record_graph(d, l, g) != D9D_OK) {
+    if (g->graph == NULL && record_graph(d, l, inputs, g) != D9D_OK) {
         d->no_graphs = true;
         return enqueue_launches(d, l, inputs);
     }
@@ -555,7 +555,7 @@ d9d_status d9di_kv_decoder_copy(d9di_kv_decoder *d, int64_t from, int64_t to, in
     for (size_t k = 0; k < d->engine->n_stages; k++)
         D9D_TRY(d9d_kv_cache_copy(d->stages[k].model, d->engine->dev, d->dtype, &d->stages[k].cache,
                                   &copy));
-    return D9D_OK;
+    return d9di_token_sampler_copy(d->sampler, copy.from_token, copy.to_token, n);
 }
 
 d9d_status d9di_kv_decoder_enqueue(d9di_kv_decoder *d, const d9di_kv_decoder_input *inputs,
@@ -565,7 +565,7 @@ d9d_status d9di_kv_decoder_enqueue(d9di_kv_decoder *d, const d9di_kv_decoder_inp
     decode_graph *g = find_graph(d, &l, inputs);
     d9d_status st;
 
-    assert(d->n_enqueued - d->n_waited < (d->pinned != NULL ? 1 : MAX_IN_FLIGHT));
+    assert(d->n_enqueued - d->n_waited < MAX_IN_FLIGHT);
     st = g != NULL ? enqueue_graph(d, &l, inputs, g) : enqueue_launches(d, &l, inputs);
     d->n_enqueued += st == D9D_OK;
     return st;
@@ -573,14 +573,28 @@ d9d_status d9di_kv_decoder_enqueue(d9di_kv_decoder *d, const d9di_kv_decoder_inp
 
 d9d_status d9di_kv_decoder_wait(d9di_kv_decoder *d, d9di_kv_decoder_output *out)
 {
-    const void *chosen;
-
-    *out = (d9di_kv_decoder_output){.logits = d->pinned};
-    if (d->pinned == NULL) {
-        D9D_TRY(d9d_readback_wait(d->read[d->n_waited % MAX_IN_FLIGHT], &chosen));
-        out->token = chosen;
-        out->largest = (const float *)(out->token + d->max_chosen);
-    }
+    D9D_TRY(d9di_token_sampler_wait(d->sampler, (int)(d->n_waited % MAX_IN_FLIGHT), out));
     d->n_waited++;
     return D9D_OK;
+}
+
+d9d_status d9di_kv_decoder_draw_kept(d9di_kv_decoder *d, const uint64_t *streams, int64_t n,
+                                     int64_t position, d9di_kv_decoder_output *out)
+{
+    int64_t *draws = malloc(2 * (size_t)n * sizeof(*draws));
+    d9d_status st;
+
+    assert(d->n_enqueued == d->n_waited && n > 0 && n <= d->rows);
+    if (draws == NULL)
+        return D9D_FAIL(D9D_ENOMEM, "no memory to generate with");
+    for (int64_t i = 0; i < n; i++) {
+        draws[2 * i] = (int64_t)streams[i];
+        draws[2 * i + 1] = position;
+    }
+    st = d9di_token_sampler_draw_kept(d->sampler, draws, n);
+    free(draws);
+    D9D_TRY(st);
+    D9D_TRY(enqueue_readback(d));
+    d->n_enqueued++;
+    return d9di_kv_decoder_wait(d, out);
 }

@@ -1,22 +1,24 @@
-/* token_sampler.h - samples the next token from its logits: greedy, or temperature with top-k,
- * top-p and min-p; with a repetition penalty before either.
+/* token_sampler.h - chooses the next tokens on the device, from the logits of sequences, and reads
+ * them back.
  *
- * The penalty divides positive logits of tokens that the sequence has, and multiplies negative
- * ones.  Temperature 0 takes the argmax, the lowest of equal tokens.  Otherwise one token is drawn
- * with weights exp((logit - max) / temperature).  First only the top_k most likely tokens remain;
- * then, in descending order, those within top_p of the sum of weights, the first always; then those
- * with at least min_p times the largest weight.  (Of equal tokens the lower one counts as more
- * likely.)  It is the order of transformers.
+ *     D9D_TRY(d9di_token_sampler_open(dev, &opts, &sizes, &sampler));
+ *     D9D_TRY(d9di_token_sampler_enqueue(sampler, &call));         // may be recorded (graph.h)
+ *     D9D_TRY(d9di_token_sampler_enqueue_readback(sampler, 0));
+ *     ... the next call may take the tokens from d9di_token_sampler_chosen() ...
+ *     D9D_TRY(d9di_token_sampler_wait(sampler, 0, &tokens));
  *
- * The random number is a function of (seed, stream, position) only, and the cumulative sum runs in
- * token order.  So the result is the same on any machine and in any batch, unless the logits
- * differ.
+ * A repetition penalty divides positive logits of tokens that the sequence has, and multiplies
+ * negative ones.  Temperature 0 takes the argmax; else top_k, top_p and min_p leave some tokens, of
+ * which one is drawn, as d9d/kernels/elementwise.h says of `sample_tokens`.  The random number is a
+ * function of (seed, stream, position) only.  So a token is the same in any batch, and on any
+ * processor that computes the same logits.
  */
 #ifndef D9DI_INFER_TOKEN_SAMPLER_H
 #define D9DI_INFER_TOKEN_SAMPLER_H
 
-#include "d9d/base/mem.h"
-#include "d9d/base/rng.h"
+#include "d9d/tensor/tensor.h"
+
+enum { D9DI_SAMPLER_READBACKS = 2 };
 
 typedef struct d9di_token_sampler_opts {
     double temperature;
@@ -24,17 +26,29 @@ typedef struct d9di_token_sampler_opts {
     double top_p;              /* 1: no limit */
     double min_p;              /* 0: no limit */
     double repetition_penalty; /* 0 or 1: none */
+    uint64_t seed;
+    bool wants_stats;
 } d9di_token_sampler_opts;
 
-/* True if the token is the argmax of the logits as they are. */
-bool d9di_token_sampler_is_argmax(const d9di_token_sampler_opts *o);
+/* What a sampler allocates for. */
+typedef struct d9di_token_sampler_sizes {
+    int64_t vocab;
+    int64_t tokens; /* of a call, and of the chosen ones that a call takes */
+    int64_t slots;  /* of all sequences: where the KV cache has their tokens */
+    bool keeps;     /* keeps the logits of a row */
+} d9di_token_sampler_sizes;
 
-/* Scratch memory, of one thread at a time. */
-typedef struct d9di_token_sampler {
-    D9D_VEC(uint32_t) order;
-    D9D_VEC(double) weights;
-    D9D_VEC(float) penalised;
-} d9di_token_sampler;
+/* A call's sequences; arrays on the device. */
+typedef struct d9di_token_sampler_call {
+    const float *logits; /* [n, V] */
+    int64_t n;
+    const int64_t *draws; /* [n, 2]: stream and position */
+    bool keeps;           /* n is 1: the logits stay for d9di_token_sampler_draw_kept() */
+    /* For the penalty: tokens that the call adds, their slots, and the keys of each sequence. */
+    const int32_t *ids, *slots; /* [tokens] */
+    int64_t tokens;
+    const d9d_segment *segments; /* [n] */
+} d9di_token_sampler_call;
 
 /* Of the softmax of penalised logits / temperature over the whole vocabulary, whatever top_k, top_p
  * and min_p leave; with temperature 0, of temperature 1. */
@@ -43,16 +57,33 @@ typedef struct d9di_token_sampler_stats {
     double entropy;
 } d9di_token_sampler_stats;
 
-/* ENUMERIC unless the maximum logit, that of token `best`, is finite. */
-d9d_status d9di_token_sampler_check_logit(uint32_t best, float logit);
+/* Host memory. */
+typedef struct d9di_token_sampler_tokens {
+    const int32_t *token;                  /* [n] */
+    const float *largest;                  /* [n]: the largest logit; check_logit() */
+    const d9di_token_sampler_stats *stats; /* [n]; NULL unless they are wanted */
+} d9di_token_sampler_tokens;
 
-/* Samples from logits [n], n at least 1, at `position`, which counts prompt and generated tokens;
- * ids [position] are these; those from n on are virtual and have no logit.  NULL without a penalty.
- * ENUMERIC as above. stats may be NULL. */
-d9d_status d9di_token_sampler_sample(d9di_token_sampler *s, const d9di_token_sampler_opts *o,
-                                     d9d_rng r, const uint32_t *ids, int64_t position,
-                                     const float *logits, int64_t n, uint32_t *out,
-                                     d9di_token_sampler_stats *stats);
-void d9di_token_sampler_release(d9di_token_sampler *c);
+typedef struct d9di_token_sampler d9di_token_sampler;
+
+/* EOOM. */
+d9d_status d9di_token_sampler_open(d9d_device *dev, const d9di_token_sampler_opts *o,
+                                   const d9di_token_sampler_sizes *n, d9di_token_sampler **out);
+void d9di_token_sampler_close(d9di_token_sampler *s); /* NULL is fine */
+
+/* I32: the tokens of the last call, in the order of its sequences, on the device. */
+const d9d_tensor *d9di_token_sampler_chosen(const d9di_token_sampler *s);
+/* The n tokens in slots from `from` on are those in slots from `to` on, too. */
+d9d_status d9di_token_sampler_copy(d9di_token_sampler *s, int64_t from, int64_t to, int64_t n);
+d9d_status d9di_token_sampler_enqueue(d9di_token_sampler *s, const d9di_token_sampler_call *c);
+/* A call of n sequences that all have the logits that were kept; `draws` [n, 2] in host memory. */
+d9d_status d9di_token_sampler_draw_kept(d9di_token_sampler *s, const int64_t *draws, int64_t n);
+/* Readback k, below D9DI_SAMPLER_READBACKS, of the last call's tokens.  They are valid until the
+ * next readback k is enqueued. */
+d9d_status d9di_token_sampler_enqueue_readback(d9di_token_sampler *s, int k);
+d9d_status d9di_token_sampler_wait(d9di_token_sampler *s, int k, d9di_token_sampler_tokens *out);
+
+/* ENUMERIC unless the largest logit of a sequence is finite; if not, `token` has it. */
+d9d_status d9di_token_sampler_check_logit(uint32_t token, float largest);
 
 #endif /* D9DI_INFER_TOKEN_SAMPLER_H */

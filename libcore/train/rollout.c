@@ -367,29 +367,40 @@ static d9d_status decode_all(d9di_rollout *r, const d9di_train_run *run, d9di_de
     return d9di_rollout_agree(run, own == D9D_OK ? D9D_OK : d9d_err_restore(&why));
 }
 
+d9di_kv_decoder_opts d9di_rollout_decoder_opts(const d9d_grpo_section *c, int64_t rows,
+                                               int64_t max_tokens)
+{
+    return (d9di_kv_decoder_opts){.cache = D9D_KV_CACHE_AUTO,
+                                  .rows = rows + 1,
+                                  .max_tokens = max_tokens,
+                                  .keeps = true,
+                                  .sampler = {.temperature = c->temperature,
+                                              .top_k = c->top_k,
+                                              .top_p = c->top_p,
+                                              .seed = (uint64_t)c->seed,
+                                              .wants_stats = true}};
+}
+
 /* Nothing of the last update is pending when the first kernel may read weights ahead. */
 static d9d_status decode_open(d9di_rollout *r, d9di_decode_batch *b)
 {
     const d9d_grpo_section *c = r->c;
+    const d9di_kv_decoder_opts opts = d9di_rollout_decoder_opts(c, r->rows, max_tokens(r));
 
     for (size_t i = 0; i < r->prompts.len * (size_t)c->num_generations; i++)
         D9D_TRY(D9D_VEC_PUSH(&r->completions, (d9di_grpo_completion){.n = 0}));
     D9D_TRY(d9d_device_sync(r->engine->dev));
-    D9D_TRY(d9di_kv_decoder_open(r->engine, D9D_KV_CACHE_AUTO, r->rows + 1, max_tokens(r), false,
-                                 &b->decoder));
+    D9D_TRY(d9di_kv_decoder_open(r->engine, &opts, &b->decoder));
     *b = (d9di_decode_batch){
         .source = {(int64_t)r->completions.len, get_prompt, r, r->c->num_generations},
         .decoder = b->decoder,
-        .sampler = {.temperature = c->temperature, .top_k = c->top_k, .top_p = c->top_p},
-        .seed = (uint64_t)c->seed,
         .first_stream = (uint64_t)(r->first * c->num_generations),
-        .wants_stats = true,
-        .vocab = r->engine->whole.model->vocab,
         .max_new = c->max_completion_length,
         .positions = max_tokens(r),
         .next = d9d_comm_rank(decoding_group(r)),
         .step = d9d_comm_size(decoding_group(r)),
         .prefix_mask = r->engine->spec.opts.prefix_mask,
+        .decodes_ahead = d9d_comm_size(r->engine->world) == 1,
     };
     for (size_t i = 0; i < r->stop_tokens.len; i++)
         D9D_TRY(D9D_VEC_PUSH(&b->stop_tokens, r->stop_tokens.data[i]));

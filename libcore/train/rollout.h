@@ -80,6 +80,10 @@ void d9di_rollout_close(d9di_rollout *r);      /* before the engine is released 
  * d9di_engine_opts.more_bytes. */
 uint64_t d9di_rollout_bytes(const d9di_engine *e, const void *arg);
 
+/* The decoder of `rows` completions and a prompt. */
+d9di_kv_decoder_opts d9di_rollout_decoder_opts(const d9d_grpo_section *c, int64_t rows,
+                                               int64_t max_tokens);
+
 /* Begins the step after `step` steps; the first of a round generates.  Collective over the job. */
 d9d_status d9di_rollout_begin_step(d9di_rollout *r, const d9di_train_run *run, d9d_prefetcher *feed,
                                    int64_t step);

@@ -69,6 +69,10 @@ typedef struct bench {
     float *stats, *prob, *dprob, *freq, *one, *decay;
     double *sum;
     int64_t *found;
+    float *logits, *largest; /* of GOING sequences */
+    double *token_stats;
+    int64_t *draws;
+    int32_t *tokens;
 } bench;
 
 /* --- one line a kernel: the call, and its work ------------------------------------------- */
@@ -566,6 +570,42 @@ static d9d_status normal(bench *b)
     return b->k->elementwise->random(b->s, b->t, b->p[OUT], D9D_INIT_NORMAL, 1.0f, (d9d_rng){1, 2},
                                      1, &n, &zero, &n);
 }
+/* The next tokens of m sequences. */
+static d9d_status choose(bench *b, int64_t m, int64_t top_k, double top_p)
+{
+    const d9d_sample_tokens_args a = {.temperature = 1,
+                                      .top_k = top_k,
+                                      .top_p = top_p,
+                                      .draw = b->draws,
+                                      .x = b->logits,
+                                      .token = b->tokens,
+                                      .largest = b->largest,
+                                      .stats = b->token_stats,
+                                      .m = m,
+                                      .n = V};
+
+    return b->k->elementwise->sample_tokens(b->s, &a);
+}
+static d9d_status choose_one(bench *b)
+{
+    return choose(b, 1, 0, 1);
+}
+static d9d_status choose_one_top(bench *b)
+{
+    return choose(b, 1, 20, 0.95);
+}
+static d9d_status choose_all(bench *b)
+{
+    return choose(b, GOING, 0, 1);
+}
+static d9d_status choose_all_top(bench *b)
+{
+    return choose(b, GOING, 20, 0.95);
+}
+static d9d_status largest(bench *b)
+{
+    return b->k->elementwise->argmax(b->s, b->tokens, b->largest, b->logits, GOING, V);
+}
 static d9d_status copy(bench *b)
 {
     if (!unit_device_is_cpu())
@@ -651,6 +691,11 @@ static const struct line {
     {"adam_stochastic", adam_stochastic, 0, 1.0 * N, 5.0 * N},
     {"lion", lion, 0, 2.0 * N, 3.0 * N},
     {"random normal", normal, 0, N, 0},
+    {"argmax", largest, 0, 0, 1.0 * GOING *V},
+    {"sample_tokens", choose_all, 0, 0, 2.0 * GOING *V},
+    {"sample_tokens of top_k and top_p", choose_all_top, 0, 0, 8.0 * GOING *V},
+    {"sample_tokens of one row", choose_one, 0, 0, 2.0 * V},
+    {"sample_tokens of one row, top_k and top_p", choose_one_top, 0, 0, 8.0 * V},
 };
 
 static void must(d9d_status st)
@@ -748,6 +793,14 @@ static void setup(bench *b)
     b->stats = array(b, NULL, N, sizeof(*b->stats));
     b->sum = array(b, NULL, 1, sizeof(*b->sum));
     b->found = array(b, NULL, 1, sizeof(*b->found));
+    b->logits = array(b, NULL, (size_t)GOING * V, sizeof(*b->logits));
+    b->largest = array(b, NULL, GOING, sizeof(*b->largest));
+    b->token_stats = array(b, NULL, 2 * GOING, sizeof(*b->token_stats));
+    b->draws = array(b, NULL, 2 * GOING, sizeof(*b->draws));
+    b->tokens = array(b, NULL, GOING, sizeof(*b->tokens));
+    must(b->k->elementwise->random(b->s, D9D_F32, b->logits, D9D_INIT_NORMAL, 3.0f,
+                                   (d9d_rng){1, BUFFERS}, 1, &(int64_t){(int64_t)GOING * V}, &zero,
+                                   &(int64_t){(int64_t)GOING * V}));
     must(b->k->elementwise->fill(b->s, D9D_F32, b->stats, N, 8.0f));
     must(router(b));
     must(route(b));
@@ -776,6 +829,11 @@ static void release(bench *b)
         {b->going, GOING * sizeof(*b->going)},
         {b->going_at, GOING * sizeof(*b->going_at)},
         {b->share, SHARE * sizeof(*b->share)},
+        {b->logits, (uint64_t)GOING * V * 4},
+        {b->largest, GOING * 4},
+        {b->token_stats, GOING * 16},
+        {b->draws, GOING * 16},
+        {b->tokens, GOING * 4},
     };
 
     for (int i = 0; i < BUFFERS; i++)

@@ -2,10 +2,12 @@
  * it.
  *
  *     bench_decode CONFIG.json [quantization=nf4] [head_quantization=fp8] [kv_cache_dtype=fp8]
- *                  [prompt=TOKENS] [decode=SEQUENCES] [prefill=TOKENS] [forward=TOKENS] ...
+ *                  [prompt=TOKENS] [temperature=T] [top_p=P]
+ *                  [decode=SEQUENCES] [prefill=TOKENS] [forward=TOKENS] ...
  *
  * In bfloat16, or with the layers' matrices, the head or the KV cache quantised, of one model, on
- * the device that D9D_TEST_DEVICE names; decode behind a prompt of 16 tokens or so many.  Without
+ * the device that D9D_TEST_DEVICE names; decode behind a prompt of 16 tokens or so many, greedy or
+ * drawn at the temperature, with log-probabilities and entropies.  Without
  * phases: decode=1, decode=8, and prefill and forward of 8192 tokens.  Prints a line each:
  *
  *     decode SEQUENCES MILLISECONDS GB     of a step of all sequences, one token each; GB: bytes of
@@ -47,6 +49,7 @@ typedef struct bench {
     bool differs;
     d9d_kv_cache_dtype cache;
     int64_t prompt; /* tokens of the first sequence */
+    d9di_token_sampler_opts sampler;
 } bench;
 
 static void must(d9d_status st)
@@ -168,7 +171,8 @@ static d9d_status decode_steps(bench *b, d9di_kv_decoder *d, int64_t n, uint32_t
             in[k] = (d9di_kv_decoder_input){.row = k,
                                             .first = prompt_length(b, k) + (int64_t)i,
                                             .n = 1,
-                                            .ids = i == 0 ? &first[k] : NULL};
+                                            .ids = i == 0 ? &first[k] : NULL,
+                                            .stream = (uint64_t)k};
         if (i < WARM_UP + STEPS)
             D9D_TRY(d9di_kv_decoder_enqueue(d, in, (size_t)n));
         if (i == 0)
@@ -182,9 +186,16 @@ static d9d_status decode_steps(bench *b, d9di_kv_decoder *d, int64_t n, uint32_t
     return D9D_OK;
 }
 
+static d9di_kv_decoder_opts decoder_opts(const bench *b, int64_t rows, int64_t max_tokens)
+{
+    return (d9di_kv_decoder_opts){
+        .cache = b->cache, .rows = rows, .max_tokens = max_tokens, .sampler = b->sampler};
+}
+
 static d9d_status phase_decode(bench *b, int64_t n)
 {
     uint32_t first[MAX_SEQS];
+    d9di_kv_decoder_opts opts;
     d9di_kv_decoder_output out;
     d9di_kv_decoder *d;
     double ms = 0;
@@ -192,8 +203,8 @@ static d9d_status phase_decode(bench *b, int64_t n)
 
     if (n < 1 || n > MAX_SEQS)
         return D9D_FAIL(D9D_EINVAL, "decode of %lld sequences, at most %d", (long long)n, MAX_SEQS);
-    D9D_TRY(d9di_kv_decoder_open(&b->engine, b->cache, n, prompt_length(b, n) + WARM_UP + STEPS,
-                                 true, &d));
+    opts = decoder_opts(b, n, prompt_length(b, n) + WARM_UP + STEPS);
+    D9D_TRY(d9di_kv_decoder_open(&b->engine, &opts, &d));
     for (int64_t k = 0; k < n; k++) {
         D9D_TRY_OR(st, prefill(b, d, k, prompt_length(b, k), &out), out);
         first[k] = (uint32_t)out.token[0];
@@ -208,12 +219,13 @@ out:
 /* The best of a few, after one that finds plans. */
 static d9d_status phase_prefill(bench *b, int64_t n)
 {
+    const d9di_kv_decoder_opts opts = decoder_opts(b, 1, n);
     d9di_kv_decoder_output out;
     d9di_kv_decoder *d;
     double best = INFINITY;
     d9d_status st = D9D_OK;
 
-    D9D_TRY(d9di_kv_decoder_open(&b->engine, b->cache, 1, n, true, &d));
+    D9D_TRY(d9di_kv_decoder_open(&b->engine, &opts, &d));
     for (int i = 0; i <= REPEATS && st == D9D_OK; i++) {
         const int64_t start = d9d_clock_ns();
 
@@ -312,6 +324,9 @@ int main(int argc, char **argv)
         b.cache = D9D_KV_CACHE_FP8;
     b.prompt = strtoll(option_take(&words, "prompt=", "0"), NULL, 10);
     b.prompt = b.prompt > 0 ? b.prompt : PROMPT;
+    b.sampler.temperature = strtod(option_take(&words, "temperature=", "0"), NULL);
+    b.sampler.top_p = strtod(option_take(&words, "top_p=", "1"), NULL);
+    b.sampler.wants_stats = b.sampler.temperature > 0;
     if (*words == NULL)
         words = usual;
     must(bench_open(&b, argv[1], layers, head));

@@ -67,7 +67,7 @@ linear cross entropy|linear_cross_entropy
 KV cache|model/kv_cache.c|attention_decode.cu
 prefill|infer/kv_decoder.c
 continuous batching|infer/decode_batch.c
-top-p|infer/token_sampler.c
+top-p|infer/token_sampler.c|elementwise/sample_tokens.cu
 BPE|data/tokenizer/bpe.c
 pre-tokenizer|data/tokenizer/pretok.c
 chat template|data/chat/chat_template.c

@@ -1,124 +1,155 @@
-/* test_token_sampler.c - the next token from its logits. */
+/* test_token_sampler.c - the next tokens of sequences, on the device. */
 #include "support/unit.h"
+#include "support/unit_device.h"
 
 #include <math.h>
+#include <stdlib.h>
+#include <string.h>
 
+#include "d9d/base/rng.h"
 #include "infer/token_sampler.h"
 
 typedef d9di_token_sampler_opts opts;
 
-static uint32_t choose(d9di_token_sampler *s, opts o, uint64_t stream, int64_t position,
-                       const float *logits, int64_t n)
-{
-    uint32_t token = UINT32_MAX;
+enum { V = 5, MAX_N = 8, MAX_IDS = 16 };
 
-    assert_ok(d9di_token_sampler_sample(s, &o, (d9d_rng){3, stream}, NULL, position, logits, n,
-                                        &token, NULL));
-    assert_true(token < n);
-    return token;
+/* A sampler, and on the device what a call of it reads. */
+typedef struct rig {
+    d9d_device *dev;
+    d9di_token_sampler *s;
+    d9d_tensor logits, draws, ids, slots, segments;
+} rig;
+
+static rig rig_open(opts o, bool keeps)
+{
+    const d9di_token_sampler_sizes sizes = {
+        .vocab = V, .tokens = MAX_N, .slots = MAX_IDS, .keeps = keeps};
+    rig r = {.dev = NULL};
+
+    assert_ok(d9d_device_open(unit_device_name(), &r.dev));
+    assert_ok(d9di_token_sampler_open(r.dev, &o, &sizes, &r.s));
+    return r;
+}
+
+static void rig_release_arrays(rig *r)
+{
+    d9d_tensor *all[] = {&r->logits, &r->draws, &r->ids, &r->slots, &r->segments};
+
+    for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++)
+        d9d_tensor_release(all[i]);
+}
+
+static void rig_close(rig *r)
+{
+    rig_release_arrays(r);
+    d9di_token_sampler_close(r->s);
+    d9d_device_close(r->dev);
+}
+
+static void upload(rig *r, d9d_dtype t, int64_t n, const void *host, d9d_tensor *out)
+{
+    d9d_tensor_release(out);
+    assert_ok(d9d_tensor_from_host(r->dev, t, D9D_SHAPE(n), host, out));
+}
+
+/* A call of n sequences with `logits` [n, V], one of a sequence of the tokens ids [n_ids]; sequence
+ * i draws number `position` of stream i. */
+static d9di_token_sampler_call call_make(rig *r, const float *logits, int64_t n, int64_t position,
+                                         const int32_t *ids, int64_t n_ids)
+{
+    int64_t draws[2 * MAX_N] = {0};
+    int32_t slots[MAX_IDS] = {0};
+    d9d_segment segments[MAX_N] = {{.k = 0, .nk = (int32_t)n_ids}};
+
+    for (int64_t i = 0; i < n; i++) {
+        draws[2 * i] = i;
+        draws[2 * i + 1] = position;
+    }
+    for (int32_t i = 0; i < MAX_IDS; i++)
+        slots[i] = i;
+    upload(r, D9D_F32, n * V, logits, &r->logits);
+    upload(r, D9D_I64, 2 * n, draws, &r->draws);
+    upload(r, D9D_I32, n_ids, ids != NULL ? ids : slots, &r->ids);
+    upload(r, D9D_I32, n_ids, slots, &r->slots);
+    upload(r, D9D_I32, 4 * n, segments, &r->segments);
+    return (d9di_token_sampler_call){.logits = d9d_tensor_data(&r->logits),
+                                     .n = n,
+                                     .draws = d9d_tensor_data(&r->draws),
+                                     .ids = d9d_tensor_data(&r->ids),
+                                     .slots = d9d_tensor_data(&r->slots),
+                                     .tokens = n_ids,
+                                     .segments = d9d_tensor_data(&r->segments)};
+}
+
+static d9di_token_sampler_tokens finish(rig *r, int k)
+{
+    d9di_token_sampler_tokens out;
+
+    assert_ok(d9di_token_sampler_enqueue_readback(r->s, k));
+    assert_ok(d9di_token_sampler_wait(r->s, k, &out));
+    return out;
+}
+
+static d9di_token_sampler_tokens choose(rig *r, const float *logits, int64_t n, int64_t position)
+{
+    const d9di_token_sampler_call c = call_make(r, logits, n, position, NULL, 1);
+
+    assert_ok(d9di_token_sampler_enqueue(r->s, &c));
+    return finish(r, (int)(position % D9DI_SAMPLER_READBACKS));
 }
 
 static void cold_takes_the_largest(void **state)
 {
-    static const float logits[] = {-2, 5, 1, 5, -INFINITY};
-    const opts cold = {.top_p = 1};
-    d9di_token_sampler s = {0};
+    static const float logits[] = {-2, 5, 1, 5, -INFINITY, 1, 5, -INFINITY, 7, 7};
+    rig r = rig_open((opts){.top_p = 1}, false);
 
     (void)state;
-    for (int64_t i = 0; i < 4; i++)
-        assert_int_equal(choose(&s, cold, 0, i, logits, 5), 1);
-    assert_int_equal(choose(&s, cold, 0, 0, logits + 2, 3), 1);
-    d9di_token_sampler_release(&s);
+    for (int64_t i = 0; i < 4; i++) {
+        const d9di_token_sampler_tokens got = choose(&r, logits, 2, i);
+
+        assert_int_equal(got.token[0], 1);
+        assert_int_equal(got.token[1], 3);
+        assert_true(got.largest[0] == 5 && got.largest[1] == 7);
+        assert_null(got.stats);
+    }
+    rig_close(&r);
 }
 
 static void what_is_no_number_is_refused(void **state)
 {
-    static const float nan_last[] = {0, 1, NAN}, nan_first[] = {NAN, 1, 2};
-    static const float inf[] = {0, INFINITY}, none[] = {-INFINITY, -INFINITY};
     static const struct {
-        const float *logits;
-        int64_t n;
+        float logits[V];
         const char *sentence;
-    } cases[] = {{nan_last, 3, "the logit of token 2 is nan"},
-                 {nan_first, 3, "the logit of token 0 is nan"},
-                 {inf, 2, "the logit of token 1 is inf"},
-                 {none, 2, "the logit of token 0 is -inf"}};
+    } cases[] = {
+        {{0, 1, NAN, 3, 4}, "the logit of token 2 is nan"},
+        {{NAN, 1, 2, 3, 4}, "the logit of token 0 is nan"},
+        {{0, INFINITY, 2, 3, 4}, "the logit of token 1 is inf"},
+        {{-INFINITY, -INFINITY, -INFINITY, -INFINITY, -INFINITY}, "the logit of token 0 is -inf"}};
 
     (void)state;
-    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++)
-        for (int warm = 0; warm < 2; warm++) {
-            const opts o = {.temperature = warm, .top_p = 1};
-            d9di_token_sampler s = {0};
-            uint32_t token;
+    for (int warm = 0; warm < 2; warm++) {
+        rig r = rig_open((opts){.temperature = warm, .top_p = 0.9, .wants_stats = true}, false);
 
-            assert_fails(d9di_token_sampler_sample(&s, &o, (d9d_rng){0, 0}, NULL, 0,
-                                                   cases[i].logits, cases[i].n, &token, NULL),
+        for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+            const d9di_token_sampler_tokens got = choose(&r, cases[i].logits, 1, 0);
+
+            assert_fails(d9di_token_sampler_check_logit((uint32_t)got.token[0], got.largest[0]),
                          D9D_ENUMERIC, cases[i].sentence);
-            d9di_token_sampler_release(&s);
         }
-}
-
-/* Shares of 4000 draws against the weights that must be left, to four standard deviations. */
-static void shares(opts o, const float *logits, int64_t n, const double *want)
-{
-    enum { DRAWS = 4000 };
-    d9di_token_sampler s = {0};
-    int count[16] = {0};
-
-    for (int64_t i = 0; i < DRAWS; i++)
-        count[choose(&s, o, (uint64_t)(i % 7), i, logits, n)]++;
-    for (int64_t i = 0; i < n; i++) {
-        const double off = count[i] - DRAWS * want[i];
-
-        if (want[i] == 0)
-            assert_int_equal(count[i], 0);
-        assert_true(fabs(off) <= 4 * sqrt(DRAWS * want[i]) + 1e-9);
+        rig_close(&r);
     }
-    d9di_token_sampler_release(&s);
-}
-
-static void draws_have_the_right_shares(void **state)
-{
-    /* Probabilities 0.1 0.4 0.2 0.2 0.1. */
-    const float l[] = {logf(0.1f), logf(0.4f), logf(0.2f), logf(0.2f), logf(0.1f)};
-    const double all[] = {0.1, 0.4, 0.2, 0.2, 0.1};
-    const double sharp[] = {0.01 / 0.26, 0.16 / 0.26, 0.04 / 0.26, 0.04 / 0.26, 0.01 / 0.26};
-    const double two[] = {0, 2. / 3, 1. / 3, 0, 0}, three[] = {0, 0.5, 0.25, 0.25, 0};
-    const double one[] = {0, 1, 0, 0, 0}, four[] = {1. / 9, 4. / 9, 2. / 9, 2. / 9, 0};
-
-    (void)state;
-    shares((opts){.temperature = 1, .top_p = 1}, l, 5, all);
-    shares((opts){.temperature = 0.5, .top_p = 1}, l, 5, sharp);
-    shares((opts){.temperature = 1, .top_p = 1, .top_k = 2}, l, 5, two);
-    shares((opts){.temperature = 1, .top_p = 1, .top_k = 3}, l, 5, three);
-    shares((opts){.temperature = 1, .top_p = 1, .top_k = 9}, l, 5, all);
-    shares((opts){.temperature = 1, .top_p = 0.3}, l, 5, one);
-    shares((opts){.temperature = 1, .top_p = 0.55}, l, 5, two);
-    shares((opts){.temperature = 1, .top_p = 0.85}, l, 5, four);
-    /* The share is one of what top_k left: 0.4 of 0.8. */
-    shares((opts){.temperature = 1, .top_p = 0.45, .top_k = 3}, l, 5, one);
-    shares((opts){.temperature = 1, .top_p = 0.55, .top_k = 3}, l, 5, two);
-    shares((opts){.temperature = 1, .top_p = 1, .top_k = 1}, l, 5, one);
-    /* The most likely token remains whatever the share. */
-    shares((opts){.temperature = 1, .top_p = 0}, l, 5, one);
-    /* At least so much of the largest: 0.4 of 0.4 is 0.16. */
-    shares((opts){.temperature = 1, .top_p = 1, .min_p = 0.4}, l, 5, three);
-    shares((opts){.temperature = 1, .top_p = 1, .min_p = 0.2}, l, 5, all);
-    shares((opts){.temperature = 1, .top_p = 1, .min_p = 1}, l, 5, one);
-    shares((opts){.temperature = 1, .top_p = 1, .top_k = 2, .min_p = 0.4}, l, 5, two);
-    /* At the temperature, where 0.5 of the largest is 0.25 of it. */
-    shares((opts){.temperature = 0.5, .top_p = 1, .min_p = 0.4}, l, 5, one);
+    assert_ok(d9di_token_sampler_check_logit(3, -7));
 }
 
 /* Logits of tokens that were there, once each: divided above 0, multiplied below. */
 static void repeated_tokens_are_penalised(void **state)
 {
-    static const float l[] = {2, 3, -1, 2.5f, -4};
-    static const uint32_t ids[] = {1, 1, 2, 1, 4};
+    static const float l[V] = {2, 3, -1, 2.5f, -4};
+    static const int32_t ids[] = {1, 1, 2, 1, 4};
     const struct {
         double penalty;
         int64_t n;
-        uint32_t want;
+        int32_t want;
         double log_sum; /* of the exponentials of what becomes of the logits */
     } rows[] = {
         {1, 5, 1, log(exp(2) + exp(3) + exp(-1) + exp(2.5) + exp(-4))},
@@ -128,94 +159,122 @@ static void repeated_tokens_are_penalised(void **state)
         {2, 5, 3, log(exp(2) + exp(1.5) + exp(-2) + exp(2.5) + exp(-8))},
         {0.5, 5, 1, log(exp(2) + exp(6) + exp(-.5) + exp(2.5) + exp(-2))},
     };
-    d9di_token_sampler s = {0};
 
     (void)state;
     for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
-        const opts o = {.top_p = 1, .repetition_penalty = rows[i].penalty};
-        const bool plain = rows[i].penalty == 0 || rows[i].penalty == 1;
         const double at = rows[i].want == 3 ? 2.5 : rows[i].penalty == 0.5 ? 6 : 3;
-        d9di_token_sampler_stats got;
-        uint32_t token;
+        rig r = rig_open(
+            (opts){.top_p = 1, .repetition_penalty = rows[i].penalty, .wants_stats = true}, false);
+        const d9di_token_sampler_call c = call_make(&r, l, 1, 0, ids, rows[i].n);
+        d9di_token_sampler_tokens got;
 
-        assert_int_equal(d9di_token_sampler_is_argmax(&o), plain);
-        assert_ok(
-            d9di_token_sampler_sample(&s, &o, (d9d_rng){0, 0}, ids, rows[i].n, l, 5, &token, &got));
-        assert_int_equal(token, rows[i].want);
-        assert_true(fabs(got.log_prob - (at - rows[i].log_sum)) < 1e-6);
+        assert_ok(d9di_token_sampler_enqueue(r.s, &c));
+        got = finish(&r, 0);
+        assert_int_equal(got.token[0], rows[i].want);
+        assert_true(fabs(got.stats->log_prob - (at - rows[i].log_sum)) < 1e-6);
+        rig_close(&r);
     }
-    d9di_token_sampler_release(&s);
 }
 
-/* Virtual tokens begin a sequence with ids behind the vocabulary. */
-static void virtual_tokens_are_not_penalised(void **state)
+/* Virtual tokens begin a sequence with ids behind the vocabulary; a token that a call adds joins
+ * those of earlier calls, and another row's copy has them all. */
+static void history_grows_and_is_copied(void **state)
 {
-    const uint32_t ids[] = {5, UINT32_C(1) << 30, 0};
-    const float l[] = {3, 2, 1, 1, 1};
-    const opts o = {.top_p = 1, .repetition_penalty = 2};
-    d9di_token_sampler s = {0};
-    uint32_t token;
+    static const int32_t ids[] = {5, 1 << 30, 0, 1};
+    static const float l[V] = {3, 2, 1, 1, 1};
+    static const int32_t want[] = {0, 0, 1, 0};
+    rig r = rig_open((opts){.top_p = 1, .repetition_penalty = 2}, false);
+    d9d_segment copied = {.k = 8, .nk = 3};
+    d9di_token_sampler_call c;
 
     (void)state;
-    assert_ok(d9di_token_sampler_sample(&s, &o, (d9d_rng){0, 0}, ids, 2, l, 5, &token, NULL));
-    assert_int_equal(token, 0);
-    assert_ok(d9di_token_sampler_sample(&s, &o, (d9d_rng){0, 0}, ids, 3, l, 5, &token, NULL));
-    assert_int_equal(token, 1);
-    d9di_token_sampler_release(&s);
-}
+    for (int32_t i = 0; i < 4; i++) { /* a token a call, in its slot */
+        const d9d_segment has = {.k = 0, .nk = i + 1};
 
-/* The same numbers give the same token, other streams and positions others. */
-static void draws_are_numbers_of_seed_stream_and_position(void **state)
-{
-    float flat[64] = {0};
-    const opts o = {.temperature = 1, .top_p = 1};
-    d9di_token_sampler a = {0}, b = {0};
-    int other_stream = 0, other_position = 0;
-
-    (void)state;
-    for (int64_t i = 0; i < 100; i++) {
-        const uint32_t token = choose(&a, o, 1, i, flat, 64);
-
-        choose(&b, o, 9, i, flat, 33); /* what was drawn before does not count */
-        assert_int_equal(choose(&b, o, 1, i, flat, 64), token);
-        other_stream += choose(&b, o, 2, i, flat, 64) != token;
-        other_position += choose(&b, o, 1, i + 100, flat, 64) != token;
+        c = call_make(&r, l, 1, 0, NULL, 1);
+        upload(&r, D9D_I32, 1, &ids[i], &r.ids);
+        upload(&r, D9D_I32, 1, &i, &r.slots);
+        upload(&r, D9D_I32, 4, &has, &r.segments);
+        c.ids = d9d_tensor_data(&r.ids);
+        c.slots = d9d_tensor_data(&r.slots);
+        c.segments = d9d_tensor_data(&r.segments);
+        assert_ok(d9di_token_sampler_enqueue(r.s, &c));
+        assert_int_equal(finish(&r, 0).token[0], want[i]);
     }
-    assert_true(other_stream > 80 && other_position > 80);
-    d9di_token_sampler_release(&a);
-    d9di_token_sampler_release(&b);
+    assert_ok(d9di_token_sampler_copy(r.s, 0, 8, 3));
+    upload(&r, D9D_I32, 4, &copied, &r.segments);
+    c.segments = d9d_tensor_data(&r.segments);
+    c.tokens = 0;
+    assert_ok(d9di_token_sampler_enqueue(r.s, &c));
+    assert_int_equal(finish(&r, 0).token[0], want[2]);
+    rig_close(&r);
 }
 
-/* Of the whole vocabulary at the temperature, whatever is left of it to draw from. */
-static void stats_are_those_of_the_softmax(void **state)
+/* The kept logits give each sequence the token that a call of its own would. */
+static void kept_logits_are_drawn_from_again(void **state)
 {
-    const float l[] = {logf(0.1f), logf(0.4f), logf(0.2f), logf(0.3f), -INFINITY};
-    const opts all[] = {{.temperature = 1, .top_p = 1},
-                        {.temperature = 0.5, .top_p = 1},
-                        {.temperature = 1, .top_p = 1, .top_k = 1},
-                        {.temperature = 0, .top_p = 1}};
+    static const float l[V] = {0, 0.5f, 0.2f, -1, 0.1f}, other[V] = {9, 0, 0, 0, 0};
+    static const opts ways[] = {
+        {.temperature = 1, .top_p = 1, .wants_stats = true},
+        {.temperature = 1, .top_p = 0.9, .top_k = 4, .repetition_penalty = 1.5}};
+    int64_t draws[2 * MAX_N];
 
     (void)state;
-    for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++) {
-        const double power = all[i].temperature == 0.5 ? 2 : 1;
-        d9di_token_sampler s = {0};
-        d9di_token_sampler_stats got;
-        double sum = 0, entropy = 0;
-        uint32_t token;
+    for (size_t w = 0; w < sizeof(ways) / sizeof(ways[0]); w++) {
+        rig r = rig_open(ways[w], true);
+        float repeated[MAX_N * V];
+        int32_t want[MAX_N];
+        d9di_token_sampler_call c;
+        d9di_token_sampler_tokens got;
+        int differ = 0;
 
-        assert_ok(
-            d9di_token_sampler_sample(&s, &all[i], (d9d_rng){5, i}, NULL, 3, l, 5, &token, &got));
-        for (int k = 0; k < 4; k++)
-            sum += pow(exp((double)l[k]), power);
-        for (int k = 0; k < 4; k++) {
-            const double p = pow(exp((double)l[k]), power) / sum;
-
-            entropy -= p * log(p);
+        for (int i = 0; i < MAX_N; i++) {
+            c = call_make(&r, l, 1, 30 + i, NULL, 1);
+            assert_ok(d9di_token_sampler_enqueue(r.s, &c));
+            want[i] = finish(&r, 0).token[0];
+            memcpy(repeated + V * i, other, sizeof(other));
+            draws[2 * i] = 0;
+            draws[2 * i + 1] = 30 + i;
         }
-        assert_true(fabs(got.entropy - entropy) < 1e-6);
-        assert_true(fabs(got.log_prob - (power * (double)l[token] - log(sum))) < 1e-6);
-        d9di_token_sampler_release(&s);
+        c.keeps = true;
+        assert_ok(d9di_token_sampler_enqueue(r.s, &c));
+        (void)choose(&r, repeated, MAX_N, 1);
+        assert_ok(d9di_token_sampler_draw_kept(r.s, draws, MAX_N));
+        got = finish(&r, 1);
+        for (int i = 0; i < MAX_N; i++) {
+            assert_int_equal(got.token[i], want[i]);
+            differ += want[i] != want[0];
+        }
+        assert_true(differ > 0 && got.largest[3] == got.largest[0] && got.largest[0] < 9);
+        assert_true((got.stats != NULL) == ways[w].wants_stats);
+        rig_close(&r);
     }
+}
+
+/* Two readbacks are in flight at a time, and the device has the tokens of the last call. */
+static void readbacks_are_of_their_calls(void **state)
+{
+    static const float first[V] = {0, 9, 0, 0, 0}, second[V] = {0, 0, 0, 9, 0};
+    rig r = rig_open((opts){.top_p = 1}, false);
+    d9di_token_sampler_tokens a, b;
+    d9di_token_sampler_call c = call_make(&r, first, 1, 0, NULL, 1);
+    int32_t chosen = -1;
+
+    (void)state;
+    assert_ok(d9di_token_sampler_enqueue(r.s, &c));
+    assert_ok(d9di_token_sampler_enqueue_readback(r.s, 0));
+    c = call_make(&r, second, 1, 0, NULL, 1);
+    assert_ok(d9di_token_sampler_enqueue(r.s, &c));
+    assert_ok(d9di_token_sampler_enqueue_readback(r.s, 1));
+    assert_ok(d9di_token_sampler_wait(r.s, 0, &a));
+    assert_ok(d9di_token_sampler_wait(r.s, 1, &b));
+    assert_int_equal(a.token[0], 1);
+    assert_int_equal(b.token[0], 3);
+    assert_ok(d9d_device_download(r.dev, &chosen, d9d_tensor_data(d9di_token_sampler_chosen(r.s)),
+                                  sizeof(chosen)));
+    assert_ok(d9d_device_sync(r.dev));
+    assert_int_equal(chosen, 3);
+    rig_close(&r);
 }
 
 int main(void)
@@ -223,12 +282,11 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(cold_takes_the_largest),
         cmocka_unit_test(what_is_no_number_is_refused),
-        cmocka_unit_test(draws_have_the_right_shares),
         cmocka_unit_test(repeated_tokens_are_penalised),
-        cmocka_unit_test(virtual_tokens_are_not_penalised),
-        cmocka_unit_test(draws_are_numbers_of_seed_stream_and_position),
-        cmocka_unit_test(stats_are_those_of_the_softmax),
+        cmocka_unit_test(history_grows_and_is_copied),
+        cmocka_unit_test(kept_logits_are_drawn_from_again),
+        cmocka_unit_test(readbacks_are_of_their_calls),
     };
 
-    return cmocka_run_group_tests_name("choose", tests, NULL, NULL);
+    return cmocka_run_group_tests_name("token_sampler", tests, NULL, NULL);
 }

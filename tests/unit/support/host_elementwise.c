@@ -212,4 +212,38 @@ static d9d_status on_argmax(d9d_stream s, int32_t *at, float *value, const float
                                                  host_floats(&c, x, m * n), m, n));
 }
 
+static d9d_status on_repetition_penalty(d9d_stream s, const d9d_repetition_penalty_args *a)
+{
+    const int64_t slots = host_rows_reached(a->slots, a->tokens);
+    int64_t history = slots;
+    d9d_repetition_penalty_args there = *a;
+    host_call c = host_begin();
+
+    (void)s;
+    for (int64_t i = 0; i < a->m; i++)
+        if (a->segment[i].k + a->segment[i].nk > history)
+            history = a->segment[i].k + a->segment[i].nk;
+    there.history = host_out(&c, D9D_I32, a->history, history);
+    there.ids = host_ints(&c, a->ids, a->tokens);
+    there.slots = host_ints(&c, a->slots, a->tokens);
+    there.segment = host_in(&c, D9D_I32, a->segment, 4 * a->m);
+    there.x = host_floats(&c, a->x, a->m * a->n);
+    there.y = host_out(&c, D9D_F32, a->y, a->m * a->n);
+    return host_end(&c, c.k->elementwise->repetition_penalty(c.s, &there));
+}
+
+static d9d_status on_sample_tokens(d9d_stream s, const d9d_sample_tokens_args *a)
+{
+    d9d_sample_tokens_args there = *a;
+    host_call c = host_begin();
+
+    (void)s;
+    there.draw = host_in(&c, D9D_I64, a->draw, 2 * a->m);
+    there.x = host_floats(&c, a->x, a->m * a->n);
+    there.token = host_out(&c, D9D_I32, a->token, a->m);
+    there.largest = host_out(&c, D9D_F32, a->largest, a->m);
+    there.stats = host_out(&c, D9D_F64, a->stats, 2 * a->m);
+    return host_end(&c, c.k->elementwise->sample_tokens(c.s, &there));
+}
+
 HOST_KERNELS(elementwise, D9D_ELEMENTWISE_KERNELS)

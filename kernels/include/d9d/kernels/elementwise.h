@@ -1,5 +1,5 @@
 /* elementwise.h - kernels of single elements: fills, casts, sums, activations, gates, random
- * numbers; biases; and copies of rows: strided copies, scatter, embedding.
+ * numbers; biases; copies of rows: strided copies, scatter, embedding; the choice of tokens.
  *
  *     D9D_TRY(k->elementwise->fill(s, D9D_F32, y, n, 1.0f));
  *
@@ -14,6 +14,7 @@
 #include "d9d/base/dtype.h"
 #include "d9d/base/rng.h"
 #include "d9d/base/status.h"
+#include "d9d/kernels/segment.h"
 #include "d9d/kernels/stream.h"
 
 #ifdef __cplusplus
@@ -57,6 +58,46 @@ typedef struct d9d_copy_strided_dims {
 } d9d_copy_strided_dims;
 
 enum { D9D_ADD_MAX_ARRAYS = 16 }; /* limit of add's `of` */
+
+/* Repetition penalty of logits x [M, N], N the vocabulary: y is x, but for each token that row i's
+ * sequence has, x / penalty above 0 and x * penalty below, once however often it is there. Ids from
+ * N on have no logit. The tokens of all sequences are in `history`, of which row i has those of
+ * keys [k, k + nk) of segment i. First the call's tokens join it: history[slots[j]] = ids[j]. */
+typedef struct d9d_repetition_penalty_args {
+    float penalty;              /* above 0 */
+    int32_t *history;           /* [slots] */
+    const int32_t *ids, *slots; /* [T]; no two slots are equal */
+    const d9d_segment *segment; /* [M] */
+    int64_t tokens, m, n;       /* T M N */
+    const float *x;             /* [M, N] */
+    float *y;                   /* [M, N] */
+} d9d_repetition_penalty_args;
+
+/* How a token of each row of logits is sampled. Temperature 0 takes the largest logit, the first of
+ * equal ones. Otherwise a token is drawn with weights exp((x - max) / temperature). First only the
+ * top_k most likely tokens remain; then, in descending order, those within top_p of the sum of
+ * weights, the first always; then those with at least min_p times the largest weight. (Of equal
+ * tokens the lower one counts as more likely.) It is the order of transformers.
+ *
+ * The random number of a row is d9d_rng_u64({seed, stream}, position), and the token is the first
+ * at which the sum of the weights of what remains, in the order of tokens, exceeds that part of it.
+ * Weights are integers, in units of 2^-43 of the largest one (common/sampling.h), so a row's
+ * token is a function of the row and its number alone: the same on every processor, in any batch.
+ */
+typedef struct d9d_sample_tokens_args {
+    double temperature;  /* at least 0 */
+    int64_t top_k;       /* 0: no limit */
+    double top_p, min_p; /* 1, 0: no limit */
+    uint64_t seed;
+    const int64_t *draw; /* [M, 2]: stream and position; not read at temperature 0 */
+    const float *x;      /* [M, N] logits, N from 1 to 2^20 */
+    int32_t *token;      /* [M]; of a row whose largest logit is not finite, that logit's */
+    float *largest;      /* [M] logits: NaN is larger than any number */
+    double *stats; /* [M, 2], or NULL: log-probability of the token and entropy, of the softmax of
+                      x / temperature over all N tokens (temperature 0: of 1); NaN of a row
+                      whose largest logit is not finite */
+    int64_t m, n;  /* M N */
+} d9d_sample_tokens_args;
 
 typedef struct d9d_elementwise_kernels {
     d9d_status (*fill)(d9d_stream s, d9d_dtype t, void *y, int64_t n, float v);
@@ -125,6 +166,8 @@ typedef struct d9d_elementwise_kernels {
      * its value [M]. NaN is larger than any number. */
     d9d_status (*argmax)(d9d_stream s, int32_t *at, float *value, const float *x, int64_t m,
                          int64_t n);
+    d9d_status (*repetition_penalty)(d9d_stream s, const d9d_repetition_penalty_args *a);
+    d9d_status (*sample_tokens)(d9d_stream s, const d9d_sample_tokens_args *a);
 } d9d_elementwise_kernels;
 
 /* Every entry as X(family, member, op); its functions are d9d_ref_<op> and d9d_k_<op>. */
@@ -147,7 +190,9 @@ typedef struct d9d_elementwise_kernels {
     X(elementwise, copy_strided_bwd, copy_strided_bwd)                                             \
     X(elementwise, embedding, embedding)                                                           \
     X(elementwise, embedding_wgrad, embedding_wgrad)                                               \
-    X(elementwise, argmax, argmax)
+    X(elementwise, argmax, argmax)                                                                 \
+    X(elementwise, repetition_penalty, repetition_penalty)                                         \
+    X(elementwise, sample_tokens, sample_tokens)
 
 #ifdef __cplusplus
 }
