@@ -295,13 +295,15 @@ d9d_status d9di_sim_reduce_axis_scratch(d9d_stream s, const d9d_reduce_axis_dims
 
 /* --- sampling: sample_tokens.cu ------------------------------------------------------------- */
 
-/* Sums of 64 splits; with top_k or top_p a count and a sum for each value of a digit, and the
- * row's state. */
+enum { SPLITS = 64, SPLIT_SUM = 32, DIGIT_BIN = 12, ROW_STATE = 40 };
+
+/* Sums of splits; with top_k or top_p a count and a sum for each value of a digit, and the row's
+ * state. */
 d9d_status d9di_sim_sample_tokens_scratch(d9d_stream s, int64_t rows, bool limited)
 {
-    return on_gpu(s) ? d9di_sim_use_scratch(
-                           s, rows * (64 * 32 + (limited ? D9DI_SAMPLE_BINS * 12 + 40 : 0)))
-                     : D9D_OK;
+    const int64_t limits = limited ? D9DI_SAMPLE_BINS * DIGIT_BIN + ROW_STATE : 0;
+
+    return on_gpu(s) ? d9di_sim_use_scratch(s, rows * (SPLITS * SPLIT_SUM + limits)) : D9D_OK;
 }
 
 /* --- linear cross entropy: linear_cross_entropy.cu, _bwd.cu, _fwd_bwd.cu ------------------- */

@@ -161,6 +161,8 @@ d9d_status d9di_token_sampler_enqueue(d9di_token_sampler *s, const d9di_token_sa
     d9d_tensor y;
     d9d_status st;
 
+    if (c->n == 0)
+        return D9D_OK;
     if (!is_penalised(&s->opts))
         return keep_and_choose(s, c, c->logits);
     D9D_TRY(d9d_tensor_alloc(s->dev, D9D_F32, D9D_SHAPE(c->n, s->vocab), &y));

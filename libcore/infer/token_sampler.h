@@ -75,6 +75,7 @@ void d9di_token_sampler_close(d9di_token_sampler *s); /* NULL is fine */
 const d9d_tensor *d9di_token_sampler_chosen(const d9di_token_sampler *s);
 /* The n tokens in slots from `from` on are those in slots from `to` on, too. */
 d9d_status d9di_token_sampler_copy(d9di_token_sampler *s, int64_t from, int64_t to, int64_t n);
+/* Without sequences, nothing. */
 d9d_status d9di_token_sampler_enqueue(d9di_token_sampler *s, const d9di_token_sampler_call *c);
 /* A call of n sequences that all have the logits that were kept; `draws` [n, 2] in host memory. */
 d9d_status d9di_token_sampler_draw_kept(d9di_token_sampler *s, const int64_t *draws, int64_t n);

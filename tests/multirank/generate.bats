@@ -82,6 +82,10 @@ same() { diff <(tokens out.jsonl) <(tokens "$golden/$1/generate.jsonl"); }
     head -n 2 "$golden/moe/generate.jsonl" >two.jsonl
     infer moe 4 "${warm[@]}" --set mesh.data_parallel_shard=4 --set mesh.expert_parallel=2 --set task.prompts=two.jsonl
     diff out.jsonl <(head -n 2 one.jsonl)
+    infer moe 1 "${warm[@]}" --set task.repetition_penalty=1.3
+    cp out.jsonl one.jsonl
+    infer moe 4 "${warm[@]}" --set task.repetition_penalty=1.3 --set mesh.data_parallel_shard=4 --set mesh.expert_parallel=2 --set task.prompts=two.jsonl
+    diff out.jsonl <(head -n 2 one.jsonl)
 }
 
 @test "generation over pipeline stages equals one rank, alone and with tensor, data and expert parallelism" {
@@ -94,9 +98,9 @@ same() { diff <(tokens out.jsonl) <(tokens "$golden/$1/generate.jsonl"); }
     same dense_untied
     infer moe 4 --set mesh.pipeline_parallel=2 --set mesh.data_parallel_shard=2 --set mesh.expert_parallel=2
     same moe
-    infer moe 1 --set task.temperature=1.2 --set task.seed=3
+    infer moe 1 --set task.temperature=1.2 --set task.seed=3 --set task.repetition_penalty=1.2
     cp out.jsonl one.jsonl
-    infer moe 2 --set mesh.pipeline_parallel=2 --set task.temperature=1.2 --set task.seed=3
+    infer moe 2 --set mesh.pipeline_parallel=2 --set task.temperature=1.2 --set task.seed=3 --set task.repetition_penalty=1.2
     cmp out.jsonl one.jsonl
 }
 

@@ -146,9 +146,13 @@ JSON
     greedy moe >g.json
     warm=(--set task.temperature=1.5 --set task.seed=7)
     d9d-infer -q "${warm[@]}" g.json
+    d9d-infer -q "${warm[@]}" --set task.repetition_penalty=1.3 --set task.output=penalised.jsonl g.json
+    run ! cmp -s out.jsonl penalised.jsonl
     for rows in 1 7; do
         d9d-infer -q "${warm[@]}" --set trainer.batching.microbatch_size=$rows --set task.output=$rows.jsonl g.json
         cmp out.jsonl $rows.jsonl
+        d9d-infer -q "${warm[@]}" --set task.repetition_penalty=1.3 --set trainer.batching.microbatch_size=$rows --set task.output=penalised-$rows.jsonl g.json
+        cmp penalised.jsonl penalised-$rows.jsonl
     done
     d9d-infer -q "${warm[@]}" --set task.seed=8 --set task.output=other.jsonl g.json
     run ! cmp -s out.jsonl other.jsonl

@@ -43,6 +43,10 @@ struct split_sum {
     uint64_t ties;        /* tokens of the threshold's key */
 };
 
+/* kernels/sim/sim_scratch.c repeats these. */
+static_assert(sizeof(split_sum) == 32 && sizeof(row_bins) == 12 * BINS && sizeof(row_state) == 40,
+              "scratch of a row");
+
 /* A call; arrays of scratch have an element for each row, and `sum` MAX_SPLITS. */
 struct sample_call {
     d9d_sample_tokens_args a;

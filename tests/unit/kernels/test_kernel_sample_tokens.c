@@ -235,8 +235,10 @@ static void random_rows_of_any_length(void **state)
 static void one_row_and_many(void **state)
 {
     (void)state;
-    expect_limits(1, 151936, 3, 0);
-    expect_limits(2, 40961, 3, 0.125f);
+    if (!unit_is_wrapped()) {
+        expect_limits(1, 151936, 3, 0);
+        expect_limits(2, 40961, 3, 0.125f);
+    }
     expect_limits(64, 333, 2, 0);
     expect_limits(64, 97, 1, 1);
 }
