@@ -69,8 +69,8 @@ static d9di_token_sampler_call call_make(rig *r, const float *logits, int64_t n,
         slots[i] = i;
     upload(r, D9D_F32, n * V, logits, &r->logits);
     upload(r, D9D_I64, 2 * n, draws, &r->draws);
-    upload(r, D9D_I32, n_ids, ids != NULL ? ids : slots, &r->ids);
-    upload(r, D9D_I32, n_ids, slots, &r->slots);
+    upload(r, D9D_I32, n_ids > 0 ? n_ids : 1, ids != NULL ? ids : slots, &r->ids);
+    upload(r, D9D_I32, n_ids > 0 ? n_ids : 1, slots, &r->slots);
     upload(r, D9D_I32, 4 * n, segments, &r->segments);
     return (d9di_token_sampler_call){.logits = d9d_tensor_data(&r->logits),
                                      .n = n,
