@@ -391,7 +391,7 @@ bench: all $(BENCHES)
 
 GOLDENS   := $(addprefix golden/test_golden_,blocks families gated_delta grpo models ops optim train)
 GPU_SRC   := $(filter-out %/test_kernel_math.c,$(foreach t,unit/device/test_device unit/device/test_copy_stream \
-             unit/tensor/test_* unit/nn/test_block_* unit/kernels/test_kernel_* unit/op/test_* unit/model/test_kv_cache $(GOLDENS) bench/bench_kernels gpu/bench_* \
+             unit/tensor/test_* unit/nn/test_block_* unit/kernels/test_kernel_* unit/op/test_* unit/model/test_kv_cache unit/infer/test_token_sampler $(GOLDENS) bench/bench_kernels gpu/bench_* \
              $(patsubst %,multirank/%_driver,blocks comm context experts pipeline tensor),$(wildcard tests/$t.c)))
 GPU_OBJ   := $(GPU_SRC:%.c=$B/gpu/%.o)
 GPU_NAMES := $(notdir $(GPU_SRC:.c=))
