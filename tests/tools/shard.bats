@@ -171,6 +171,16 @@ some_or_all() { [ -e "$1.partial/unit-00003-0000.json" ] || [ -e "$1" ]; }
     done
 }
 
+@test "empty inputs belong to a task, wherever they stand" {
+    corpus 20 | gzip >b.jsonl.gz
+    : >empty.jsonl
+    set -- -q -t "$tok" --unit-size 512 empty.jsonl b.jsonl.gz empty.jsonl
+    d9d-shard -o one "$@"
+    for i in 0 1 2; do d9d-shard -o "part$i" --task "$i/3" "$@"; done
+    d9d-shard merge -q merged part*
+    diff -r one merged
+}
+
 @test "an array's tasks take their number from Slurm, and parts that do not fit are refused" {
     corpus 3000 >a.jsonl
     set -- -q -t "$tok" --unit-size 500kB a.jsonl

@@ -120,10 +120,11 @@ void d9di_input_splits_release(d9di_input_splits *p)
 
 int64_t d9di_input_split_task(const d9di_input_splits *p, size_t input_split, int64_t tasks)
 {
-    const d9di_input_split *at = &p->list.data[input_split];
+    const unsigned __int128 start = (uint64_t)p->list.data[input_split].start;
+    int64_t task;
 
-    return p->bytes == 0
-               ? 0
-               : (int64_t)((__extension__(unsigned __int128) at->start * (uint64_t)tasks) /
-                           (uint64_t)p->bytes);
+    if (p->bytes == 0)
+        return 0;
+    task = (int64_t)(start * (uint64_t)tasks / (uint64_t)p->bytes);
+    return task < tasks ? task : tasks - 1; /* empty splits at the end */
 }
