@@ -62,6 +62,13 @@ all_forms() {
     same - -t "$tok" <array.json
 }
 
+@test "frames of zstd may follow one to be skipped, as pzstd's, or have a window of 2 GB" {
+    records lines 12 >lines.jsonl
+    { printf '\x50\x2a\x4d\x18\x04\x00\x00\x00abcd' && zstd -qc lines.jsonl; } >skip.jsonl.zst
+    zstd -qc --long=31 <lines.jsonl >window.jsonl.zst
+    for f in skip.jsonl.zst window.jsonl.zst; do same "$f" -t "$tok"; done
+}
+
 @test "arrays and tables of many units have the samples of JSON lines, also after an end" {
     all_forms 30
     gzip -k array.json table.csv

@@ -109,7 +109,12 @@ static void stop_gzip(d9di_input_stream *r)
 static d9d_status start_zstd(d9di_input_stream *r)
 {
     r->zstd = ZSTD_createDStream();
-    return r->zstd ? D9D_OK : D9D_FAIL(D9D_ENOMEM, "%s: no memory to decompress", r->path);
+    if (!r->zstd)
+        return D9D_FAIL(D9D_ENOMEM, "%s: no memory to decompress", r->path);
+    /* Frames may have any window, as those of `zstd --long=31`; others take no more memory. */
+    ZSTD_DCtx_setParameter(r->zstd, ZSTD_d_windowLogMax,
+                           ZSTD_dParam_getBounds(ZSTD_d_windowLogMax).upperBound);
+    return D9D_OK;
 }
 
 static d9d_status decode_zstd(d9di_input_stream *r, void *p, size_t n, size_t *got)
@@ -167,6 +172,7 @@ static void stop_parquet(d9di_input_stream *r)
 static const struct codec codecs[] = {
     {"gzip", {0x1f, 0x8b}, 2, start_gzip, decode_gzip, stop_gzip},
     {"zstd", {0x28, 0xb5, 0x2f, 0xfd}, 4, start_zstd, decode_zstd, stop_zstd},
+    {"zstd", {0x50, 0x2a, 0x4d, 0x18}, 4, start_zstd, decode_zstd, stop_zstd}, /* of pzstd */
     {"Parquet", D9DI_PARQUET_MAGIC, sizeof(D9DI_PARQUET_MAGIC) - 1, start_parquet, decode_parquet,
      stop_parquet},
     {"plain", {0}, 0, start_plain, decode_plain, stop_plain},
