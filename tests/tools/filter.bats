@@ -95,6 +95,8 @@ JSON
     [ "$(ids f)" = '0 3 4' ]
     printf '{"text": " "}\n' >none.jsonl
     says 1 'none of 1 document is kept' d9d-shard filter -o x --exact-duplicates none.jsonl
+    mkfifo pipe
+    says 2 'pipe: inputs are read twice, so they must be files' d9d-shard filter -o x --exact-duplicates a.jsonl pipe
     : >eval.txt
     says 2 'eval.txt: has no text of 13 words' d9d-shard filter -o x --decontaminate eval.txt a.jsonl
     [ -z "$(ls -d x* 2>/dev/null)" ]

@@ -7,7 +7,9 @@
 
 #include "d9d/base/json.h"
 #include "d9d/data/tokenizer/tokenizer.h"
+#include "data/io/framing.h"
 #include "data/io/input_stream.h"
+#include "data/tokenizer/utf8.h"
 
 enum { READ_BYTES = 1 << 20 };
 
@@ -123,21 +125,54 @@ static d9d_status add_line(d9di_contamination *c, d9di_text_words *w, const char
     return st;
 }
 
-static d9d_status add_lines(d9di_contamination *c, d9di_text_words *w, const char *path,
-                            const d9d_buf *text)
+/* True if the first bracket of the text opens an array of objects. */
+static bool is_array(const char *text, size_t n)
 {
-    int64_t number = 0;
-    size_t next;
+    const char *at = memchr(text, '[', n), *end = text + n;
 
-    for (size_t at = 0; at < text->len; at = next + 1) {
-        const char *end = memchr(text->data + at, '\n', text->len - at);
+    for (at++; at < end && d9di_text_words_is_space((unsigned char)*at);)
+        at++;
+    return at < end && *at == '{';
+}
+
+/* Adds every line; a row of a table may have line ends. */
+static d9d_status add_lines(d9di_contamination *c, d9di_text_words *w, const char *path,
+                            d9di_framing framing, const char *text, size_t n)
+{
+    int64_t number = 1;
+    d9di_framing_span span;
+
+    for (size_t at = 0; at < n; at += span.used) {
+        d9di_framing_scan scan = {.at = 0};
         char where[320];
 
-        next = end ? (size_t)(end - text->data) : text->len;
-        snprintf(where, sizeof(where), "%.280s: line %lld", path, (long long)++number);
-        D9D_TRY(add_line(c, w, where, text->data + at, next - at));
+        snprintf(where, sizeof(where), "%.280s: line %lld", path, (long long)number);
+        D9D_TRY(d9di_framing_find(framing, text + at, n - at, at == 0, true, &scan, &span));
+        D9D_TRY(add_line(c, w, where, text + at + span.begin, span.len));
+        number += d9di_framing_count_lines(text + at, span.used);
     }
     return D9D_OK;
+}
+
+static d9d_status add_file(d9di_contamination *c, d9di_text_words *w, const char *path,
+                           const d9d_buf *all)
+{
+    const size_t bom = all->len > 0 ? d9di_utf8_bom(all->data, all->len) : 0;
+    const char *text = all->len > 0 ? all->data + bom : "";
+    const size_t n = all->len - bom;
+    d9di_framing framing = d9di_framing_of(path, text, n);
+    json_t *v;
+    d9d_status st;
+
+    if (d9di_framing_name_ends(path, ".txt") ||
+        (framing == D9DI_FRAMING_ARRAY && !is_array(text, n)))
+        framing = D9DI_FRAMING_LINES;
+    if (framing != D9DI_FRAMING_ARRAY)
+        return add_lines(c, w, path, framing, text, n);
+    D9D_TRY(d9d_json_parse(path, text, n, &v));
+    st = add_strings(c, w, v);
+    json_decref(v);
+    return st;
 }
 
 static d9d_status read_whole(const char *path, d9d_buf *out)
@@ -169,7 +204,7 @@ d9d_status d9di_contamination_read(const char *const *paths, size_t n_paths, siz
     for (size_t i = 0; i < n_paths && st == D9D_OK; i++) {
         st = read_whole(paths[i], &text);
         if (st == D9D_OK)
-            st = add_lines(&c, &w, paths[i], &text);
+            st = add_file(&c, &w, paths[i], &text);
     }
     if (st == D9D_OK) {
         *out = c;

@@ -11,7 +11,8 @@ typedef struct d9di_contamination {
     int64_t texts, too_short; /* read; with fewer words, of which nothing is found */
 } d9di_contamination;         /* zero-initialised may be released */
 
-/* Reads the evaluations: of JSON lines every string in them, of other files every line. */
+/* Reads the evaluations: of JSON lines and of an array of objects every string in them, of tables
+ * every row, of other files every line. */
 d9d_status d9di_contamination_read(const char *const *paths, size_t n_paths, size_t ngram,
                                    d9di_contamination *out);
 bool d9di_contamination_find(const d9di_contamination *c, const d9di_text_words *w);

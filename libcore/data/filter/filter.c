@@ -26,14 +26,23 @@ static d9d_status check_inputs(const d9d_filter_opts *o)
 {
     if (o->n_inputs == 0)
         return D9D_FAIL(D9D_ECONFIG, "no inputs");
-    for (size_t i = 0; i < o->n_inputs; i++) {
-        if (strcmp(o->inputs[i], "-") == 0)
-            return D9D_FAIL(D9D_ECONFIG, "standard input: inputs are read twice, so they must be "
-                                         "files");
+    for (size_t i = 0; i < o->n_inputs; i++)
         D9D_TRY(d9d_outdir_check_disjoint(o->out, o->inputs[i]));
-    }
     for (size_t i = 0; i < o->n_evaluations; i++)
         D9D_TRY(d9d_outdir_check_disjoint(o->out, o->evaluations[i]));
+    return D9D_OK;
+}
+
+/* Standard input and pipes can be read once only. */
+static d9d_status check_files(const d9di_filter *f)
+{
+    for (size_t i = 0; i < f->opts->n_inputs; i++) {
+        const char *name = f->opts->inputs[i];
+
+        if (!f->splits.stats[i][0].is_file)
+            return D9D_FAIL(D9D_ECONFIG, "%s: inputs are read twice, so they must be files",
+                            strcmp(name, "-") == 0 ? "standard input" : name);
+    }
     return D9D_OK;
 }
 
@@ -98,6 +107,7 @@ static d9d_status open_filter(d9di_filter *f, const d9d_log *log)
     D9D_TRY(d9di_text_rules_set(o->quality, o->repetition, o->thresholds, f->thresholds));
     D9D_TRY(open_minhash(f));
     D9D_TRY(d9di_input_splits_make(&f->reading, UNIT_BYTES, &f->splits));
+    D9D_TRY(check_files(f));
     D9D_TRY(d9di_contamination_read(o->evaluations, o->n_evaluations, (size_t)ngram,
                                     &f->contamination));
     if (o->n_evaluations > 0)

@@ -147,6 +147,36 @@ static void test_contamination(void **state)
     assert_fails_like(d9di_contamination_read(paths, 1, 4, &c), D9D_EFORMAT, "eval.jsonl: line 2");
 }
 
+/* A sentence with a line end, in files of all kinds. */
+static void test_contamination_files(void **state)
+{
+    static const struct {
+        const char *name, *content;
+    } files[] = {
+        {"lines.jsonl", "{\"q\": \"one two\\nthree four\"}\n"},
+        {"mark.jsonl", "\xef\xbb\xbf{\"q\": \"one two\\nthree four\"}\n"},
+        {"array.json", " [\n {\"q\": \"one two\\nthree four\"},\n {\"q\": 1}\n]\n"},
+        {"table.csv", "q,a\r\n\"one two\nthree four\",5\r\n"},
+        {"table.tsv", "q\ta\n\"one two\r\nthree four\"\t5"},
+        {"text.txt", "[{a\none two three four\n"},
+        {"list.json", "[\"one two three four\"]\n[\"five\"]\n"},
+    };
+    static const char found[] = "zero one two three four five";
+    d9di_text_words w = {.n = 0};
+
+    (void)state;
+    assert_ok(d9di_text_words_fold(&w, found, strlen(found)));
+    for (size_t i = 0; i < sizeof(files) / sizeof(files[0]); i++) {
+        d9di_contamination c = {.n = 0};
+
+        put_file(files[i].name, files[i].content);
+        assert_ok(d9di_contamination_read(&files[i].name, 1, 4, &c));
+        assert_true(d9di_contamination_find(&c, &w));
+        d9di_contamination_release(&c);
+    }
+    d9di_text_words_release(&w);
+}
+
 /* Texts of which every third is that of an earlier document, with words changed. */
 static void write_corpus(const char *path, int n)
 {
@@ -235,9 +265,13 @@ static void test_refusals(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_words),   cmocka_unit_test(test_recall),
-        unit_test_in_dir(test_groups),  unit_test_in_dir(test_contamination),
-        unit_test_in_dir(test_threads), unit_test_in_dir(test_refusals),
+        cmocka_unit_test(test_words),
+        cmocka_unit_test(test_recall),
+        unit_test_in_dir(test_groups),
+        unit_test_in_dir(test_contamination),
+        unit_test_in_dir(test_contamination_files),
+        unit_test_in_dir(test_threads),
+        unit_test_in_dir(test_refusals),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -4,9 +4,9 @@
  *                                                                            OUT/report.json
  *
  * The inputs are those of d9d-shard: JSON lines, JSON arrays, tables, texts; gzip and zstd.  They
- * are read twice, so stdin is refused.  A document that is kept is written as it was, one JSON
- * object a line, in the order of the inputs.  A removed one counts for the first rule that it
- * breaks.  d9d_filter_rules() lists the rules in their order:
+ * are read twice, so stdin and pipes are refused.  A document that is kept is written as it was,
+ * one JSON object a line, in the order of the inputs.  A removed one counts for the first rule that
+ * it breaks.  d9d_filter_rules() lists the rules in their order:
  *
  *     unreadable, empty            bad records (with on_error SKIP); no word at all
  *     gopher_...                   quality: Rae et al., 2112.11446, with the names and defaults of
@@ -79,8 +79,8 @@ typedef struct d9d_filter_opts {
     bool quality, repetition;
     const char *thresholds; /* "dup_line_frac=0.4,gopher_short_doc=20"; 0 turns a rule off; NULL:
                                the defaults */
-    const char *const *evaluations; /* files of JSON lines, of whose objects every string counts, or
-                                       of lines of text */
+    const char *const *evaluations; /* JSON lines or an array of objects, of which every string
+                                       counts, tables, or lines of text */
     size_t n_evaluations;
     int64_t evaluation_ngram; /* words; 0: 13 */
     bool exact;
