@@ -19,6 +19,7 @@ struct d9di_run_reader_state {
     const d9d_log *log;
     uint64_t offset; /* where the first unread line begins */
     uint64_t line;   /* its number, from 1 */
+    bool skipping;   /* that line is too long: its front was left out, up to `offset` */
     size_t cap;      /* records allocated */
     int64_t from;    /* the step of the record before, to weight its time */
     double time;     /* of the last record or restart */
@@ -522,6 +523,16 @@ static d9d_status try_parse_line(d9d_run_reader *r, const char *text, size_t n)
     return st == D9D_EFORMAT ? D9D_OK : st;
 }
 
+/* The rest of a line of which the front was skipped has been counted with it. */
+static d9d_status end_line(d9d_run_reader *r, const char *text, size_t n)
+{
+    const d9d_status st = r->reader->skipping ? D9D_OK : try_parse_line(r, text, n);
+
+    r->reader->skipping = false;
+    r->reader->line++;
+    return st;
+}
+
 /* A file that has damaged lines only is not a run's. */
 static d9d_status log_damage(d9d_run_reader *r)
 {
@@ -541,7 +552,8 @@ static d9d_status log_damage(d9d_run_reader *r)
     return D9D_OK;
 }
 
-/* Parses the complete lines at the front of `data`; *used is their size in bytes. */
+/* Parses the complete lines at the front of `data`, and skips a longer one that has begun; *used is
+ * their size in bytes. */
 static d9d_status parse_lines(d9d_run_reader *r, const char *data, size_t n, size_t *used)
 {
     const char *end;
@@ -550,12 +562,15 @@ static d9d_status parse_lines(d9d_run_reader *r, const char *data, size_t n, siz
     while ((end = memchr(data + *used, '\n', n - *used)) != NULL) {
         const size_t len = (size_t)(end - data) - *used;
 
-        D9D_TRY(try_parse_line(r, data + *used, len));
+        D9D_TRY(end_line(r, data + *used, len));
         *used += len + 1;
-        r->reader->line++;
     }
-    if (n - *used > LINE_MAX_BYTES)
-        return fail_line(r, "it is longer than 1048576 bytes");
+    if (!r->reader->skipping && n - *used > LINE_MAX_BYTES) {
+        D9D_TRY(try_parse_line(r, data + *used, n - *used));
+        r->reader->skipping = true;
+    }
+    if (r->reader->skipping)
+        *used = n;
     return D9D_OK;
 }
 
@@ -580,7 +595,7 @@ static d9d_status read_new_lines(d9d_run_reader *r, const d9d_file *f, uint64_t 
         D9D_TRY(parse_lines(r, buffer, n, &used));
         rd->offset += used;
     }
-    r->torn = rd->offset < size;
+    r->torn = rd->offset < size || rd->skipping;
     return log_damage(r);
 }
 

@@ -39,6 +39,16 @@ static void append(const struct place *p, const char *text)
     assert_int_equal(fclose(f), 0);
 }
 
+static void append_zeros(const struct place *p, size_t n)
+{
+    FILE *f = fopen(p->file, "a");
+
+    assert_non_null(f);
+    while (n-- > 0)
+        (void)fputc(0, f);
+    assert_int_equal(fclose(f), 0);
+}
+
 static d9d_run_reader *opened(const struct place *p)
 {
     d9d_run_reader *r = NULL;
@@ -270,6 +280,36 @@ static void lines_without_end_are_refused(void **state)
     place_release(&p);
 }
 
+/* A line that is too long, as a hole of zeros after a crash, is left out wherever it lies. */
+static void a_long_line_is_left_out(void **state)
+{
+    static const size_t sizes[] = {(1 << 20) + 1, 3 << 20, (4 << 20) - 20, 4 << 20, 9 << 20};
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++) {
+        struct place p;
+        d9d_run_reader *r;
+
+        place_init(&p);
+        append(&p, "{\"step\": 1, \"loss\": 3}\n");
+        append_zeros(&p, sizes[i]);
+        r = opened(&p);
+        assert_int_equal(r->n, 1);
+        assert_true(r->torn);
+        append(&p, "\n{\"step\": 2, \"loss\": 4}\n");
+        assert_int_equal(d9d_run_reader_poll(r), D9D_OK);
+        assert_int_equal(r->n, 2);
+        assert_false(r->torn);
+        assert_int_equal(r->damaged, 1);
+        d9d_run_reader_close(r);
+        r = opened(&p);
+        assert_int_equal(r->n, 2);
+        assert_int_equal(r->damaged, 1);
+        d9d_run_reader_close(r);
+        place_release(&p);
+    }
+}
+
 static void a_step_that_repeats_counts_once(void **state)
 {
     struct place p;
@@ -456,6 +496,7 @@ int main(void)
         cmocka_unit_test(details_leave_columns_to_evaluations),
         cmocka_unit_test(bad_lines_are_named),
         cmocka_unit_test(lines_without_end_are_refused),
+        cmocka_unit_test(a_long_line_is_left_out),
         cmocka_unit_test(a_step_that_repeats_counts_once),
         cmocka_unit_test(runs_compare_at_common_steps),
     };
