@@ -209,6 +209,8 @@ static d9d_status parse_restart(d9d_run_reader *r, const json_t *obj)
     if (e->step >= 0) {
         truncate_after_step(r, e->step, &e->discarded, &e->discarded_s);
         r->reader->from = e->step;
+        if (r->reader->n_parsed == 0)
+            r->begin = e->step;
     }
     return D9D_OK;
 }

@@ -49,13 +49,14 @@ static void summarise_steps(const d9d_run_reader *r, d9d_report_run_summary *s)
     const double *loss = d9d_run_reader_values(r, "loss");
 
     s->first_step = s->last_step = -1;
+    s->first_loss = s->last_loss = s->min_loss = (double)NAN;
     for (size_t i = 0; i < r->n; i++)
         if ((r->sources[i] & D9D_RUN_READER_TRAINING) != 0) {
             s->first_step = s->first_step < 0 ? r->step[i] : s->first_step;
             s->last_step = r->step[i];
+            s->last_loss = loss != NULL ? loss[i] : (double)NAN;
             s->records++;
         }
-    s->first_loss = s->min_loss = (double)NAN;
     s->min_loss_step = -1;
     for (size_t i = 0; loss != NULL && i < r->n; i++) {
         if (isnan(loss[i]))
@@ -67,14 +68,13 @@ static void summarise_steps(const d9d_run_reader *r, d9d_report_run_summary *s)
             s->min_loss_step = r->step[i];
         }
     }
-    s->last_loss = last_finite(loss, r->n);
 }
 
 static double total_step_seconds(const d9d_run_reader *r)
 {
     const double *ms = d9d_run_reader_values(r, "step_ms");
     double sum = 0;
-    int64_t from = 0;
+    int64_t from = r->begin;
 
     if (ms == NULL)
         return (double)NAN;

@@ -106,7 +106,7 @@ static d9d_status sum_seconds(const d9d_run_reader *r, d9d_arena *a, double **ou
 {
     const double *ms = d9d_run_reader_values(r, "step_ms");
     double *s = d9d_arena_alloc(a, (r->n + 1) * sizeof(*s)), sum = 0;
-    int64_t from = 0;
+    int64_t from = r->begin;
 
     if (s == NULL)
         return D9D_FAIL(D9D_ENOMEM, "%s: no memory for its times", r->path);

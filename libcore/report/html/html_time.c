@@ -38,7 +38,7 @@ static double step_seconds(const d9d_run_reader *r, const char *key, const char 
     const double *f = factor != NULL ? d9d_run_reader_values(r, factor) : NULL;
     const double *steps = d9d_run_reader_values(r, "step_ms");
     double sum = 0;
-    int64_t from = 0;
+    int64_t from = r->begin;
 
     for (size_t i = 0; ms != NULL && steps != NULL && i < r->n; i++) {
         if (!isfinite(steps[i]))

@@ -310,6 +310,31 @@ static void a_long_line_is_left_out(void **state)
     }
 }
 
+/* A run directory that is new while the checkpoints are not: steps before it took none of its time.
+ */
+static void a_file_may_begin_with_a_restart(void **state)
+{
+    struct place p;
+    d9d_run_reader *r;
+    d9d_report_run_summary s;
+
+    (void)state;
+    place_init(&p);
+    append(&p, "{\"restart\": 1, \"step\": 1000, \"time\": \"2026-01-31T12:00:00Z\"}\n"
+               "{\"step\": 1010, \"loss\": 3, \"step_ms\": 100}\n"
+               "{\"restart\": 2, \"step\": 1005, \"time\": \"2026-01-31T13:00:00Z\"}\n"
+               "{\"step\": 1010, \"loss\": 3, \"step_ms\": 100}\n"
+               "{\"step\": 1020, \"loss\": null, \"step_ms\": 200}\n");
+    r = opened(&p);
+    assert_int_equal(d9d_report_summarise_run(r, &s), D9D_OK);
+    assert_int_equal(r->begin, 1000);
+    assert_true(s.seconds == 3);
+    assert_true(isnan(s.last_loss)); /* of the last record, even where it is not finite */
+    assert_true(s.first_loss == 3 && s.min_loss == 3);
+    d9d_run_reader_close(r);
+    place_release(&p);
+}
+
 static void a_step_that_repeats_counts_once(void **state)
 {
     struct place p;
@@ -497,6 +522,7 @@ int main(void)
         cmocka_unit_test(bad_lines_are_named),
         cmocka_unit_test(lines_without_end_are_refused),
         cmocka_unit_test(a_long_line_is_left_out),
+        cmocka_unit_test(a_file_may_begin_with_a_restart),
         cmocka_unit_test(a_step_that_repeats_counts_once),
         cmocka_unit_test(runs_compare_at_common_steps),
     };

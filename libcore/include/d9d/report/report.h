@@ -19,7 +19,8 @@ extern "C" {
 
 typedef struct d9d_report_run_summary {
     int64_t records, first_step, last_step; /* of training; steps are -1 without records */
-    double first_loss, last_loss, min_loss; /* NaN where nothing was logged */
+    double first_loss, min_loss;            /* NaN where nothing was logged */
+    double last_loss;                       /* of last_step; NaN where it is not finite */
     int64_t min_loss_step;
     double tokens, samples; /* at the last record that has them */
     double seconds; /* of training steps: each record's step_ms times the steps since the record

@@ -89,6 +89,7 @@ typedef struct d9d_run_reader {
     size_t n_columns;
     char *evaluations[D9D_RUN_READER_EVALUATIONS_MAX]; /* names, in order of first appearance */
     size_t n_evaluations;
+    int64_t begin; /* the step that the file begins after: of a restart before all records, or 0 */
     int64_t restarts;
     char *end;        /* "done", "saved" or another word once {"end": word} was read; else NULL */
     bool torn;        /* the last line is not complete */
