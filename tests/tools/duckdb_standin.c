@@ -21,6 +21,7 @@ static struct {
     int databases, connections, statements, results, chunks; /* that are open */
     FILE *file;
     char sentence[200];
+    int columns; /* a list of columns is next */
     duckdb_string_t row[CHUNK];
     char *text[CHUNK];
 } state;
@@ -79,6 +80,11 @@ duckdb_state duckdb_query(duckdb_connection connection, const char *sql, duckdb_
     out->internal_data = NULL;
     if (strncmp(sql, "SET threads = 1;", 16) == 0)
         return DuckDBSuccess;
+    if (strncmp(sql, "SELECT coalesce(", 16) == 0) {
+        out->internal_data = &state;
+        state.columns = 1;
+        return DuckDBSuccess;
+    }
     assert(strncmp(sql, "SELECT num_rows FROM", 20) == 0);
     out->deprecated[0] = (uint64_t)open_rows(sql);
     return state.sentence[0] == '\0' ? DuckDBSuccess : DuckDBError;
@@ -96,7 +102,8 @@ const char *duckdb_result_error(duckdb_result *result)
 duckdb_state duckdb_prepare(duckdb_connection connection, const char *sql,
                             duckdb_prepared_statement *out)
 {
-    assert(connection == &state && strstr(sql, "to_json(") != NULL);
+    assert(connection == &state && strstr(sql, "to_json(") != NULL &&
+           strstr(sql, "(SELECT * FROM") != NULL);
     state.statements++;
     (void)open_rows(sql);
     *out = &state;
@@ -138,6 +145,13 @@ duckdb_data_chunk duckdb_fetch_chunk(duckdb_result result)
     char *line = NULL;
 
     assert(result.internal_data == &state);
+    if (state.columns) {
+        state.columns = 0;
+        state.chunks++;
+        state.row[0].value.length = 1;
+        state.row[0].value.inlined[0] = '*';
+        return &state;
+    }
     while (n < CHUNK && getline(&line, &size, state.file) > 0) {
         const size_t len = strcspn(line, "\n");
         duckdb_string_t *s = &state.row[n];

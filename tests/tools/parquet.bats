@@ -86,3 +86,14 @@ C
     bad 1 'cut.parquet: cannot be read as Parquet: ' -t "$tok" -o data cut.parquet
     [[ "$stderr" == *"'cut.parquet'"* && "$stderr" != */proc/* ]]
 }
+
+@test "numbers that are not finite and bytes are null" {
+    has_duckdb || skip "libduckdb.so is not on the library path"
+    echo '{"fields": [{"name": "real", "allow_nan": true}, {"name": "few", "allow_nan": true}]}' >fields.json
+    for from in jsonl parquet; do
+        d9d-shard -q -t "$tok" --on-error skip --fields fields.json -o null.$from "$golden/null.$from"
+    done
+    cmp null.jsonl/tokens-00000.bin null.parquet/tokens-00000.bin
+    cmp null.jsonl/fields-00000.bin null.parquet/fields-00000.bin
+    bad 1 '"bytes" is not a string' -t "$tok" --text-key bytes -o data "$golden/null.parquet"
+}

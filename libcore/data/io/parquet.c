@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "d9d/base/mem.h"
 #include "d9d/base/num_format.h"
 #include "data/io/duckdb_api.h"
 
@@ -16,6 +17,18 @@
 #define SETTINGS                                                                                   \
     "SET threads = 1; SET temp_directory = ''; SET autoinstall_known_extensions = false; "         \
     "SET autoload_known_extensions = false"
+
+/* Makes a list of columns in which those are null that JSON has no values for: bytes without a
+ * text's type, and numbers that are not finite. */
+#define COLUMNS                                                                                    \
+    "SELECT coalesce('* REPLACE (' || string_agg("                                                 \
+    "CASE WHEN column_type = 'BLOB' THEN 'NULL' WHEN column_type[-1:] = ']' THEN "                 \
+    "'[CASE WHEN isfinite(x) THEN x END FOR x IN ' || name || ']' "                                \
+    "ELSE 'CASE WHEN isfinite(' || name || ') THEN ' || name || ' END' END "                       \
+    "|| ' AS ' || name, ', ') || ')', '*') "                                                       \
+    "FROM (SELECT column_type, '\"' || replace(column_name, '\"', '\"\"') || '\"' AS name "        \
+    "FROM (DESCRIBE SELECT * FROM read_parquet('%s'))) "                                           \
+    "WHERE column_type IN ('FLOAT', 'DOUBLE', 'FLOAT[]', 'DOUBLE[]', 'BLOB')"
 
 struct d9di_parquet {
     d9di_duckdb duckdb;
@@ -78,18 +91,60 @@ static d9d_status query(d9di_parquet *p, const char *sql, int64_t *number)
     return st;
 }
 
+static const char *get_text(const duckdb_string_t *s)
+{
+    return s->value.length <= DUCKDB_STRING_INLINED ? s->value.inlined : s->pointer.ptr;
+}
+
+/* Appends the one text that a query gives. */
+static d9d_status query_text(d9di_parquet *p, const char *sql, d9d_buf *out)
+{
+    const d9di_duckdb *d = &p->duckdb;
+    duckdb_result r = {.internal_data = NULL};
+    duckdb_data_chunk chunk = NULL;
+    d9d_status st;
+
+    if (d->duckdb_query(p->connection, sql, &r) == DuckDBSuccess)
+        chunk = d->duckdb_fetch_chunk(r);
+    if (chunk != NULL) {
+        const duckdb_string_t *s =
+            d->duckdb_vector_get_data(d->duckdb_data_chunk_get_vector(chunk, 0));
+
+        st = d9d_buf_printf(out, "%.*s", (int)s->value.length, get_text(s));
+        d->duckdb_destroy_data_chunk(&chunk);
+    } else {
+        st = fail_duckdb(p, d->duckdb_result_error(&r));
+    }
+    d->duckdb_destroy_result(&r);
+    return st;
+}
+
+/* The statement that gives the rows as JSON. */
+static d9d_status print_select(d9di_parquet *p, d9d_buf *out)
+{
+    char columns[1024];
+
+    (void)snprintf(columns, sizeof(columns), COLUMNS, p->fd_path);
+    D9D_TRY(d9d_buf_printf(out, "SELECT to_json(d9d_row)::VARCHAR FROM (SELECT "));
+    D9D_TRY(query_text(p, columns, out));
+    return d9d_buf_printf(out, " FROM read_parquet('%s')) AS d9d_row", p->fd_path);
+}
+
 static d9d_status start_rows(d9di_parquet *p)
 {
+    d9d_buf select = {0};
     char sql[128];
+    d9d_status st;
 
     (void)snprintf(sql, sizeof(sql), "SELECT num_rows FROM parquet_file_metadata('%s')",
                    p->fd_path);
     D9D_TRY(query(p, sql, &p->total));
-    (void)snprintf(sql, sizeof(sql),
-                   "SELECT to_json(d9d_row)::VARCHAR FROM read_parquet('%s') AS d9d_row",
-                   p->fd_path);
-    if (p->duckdb.duckdb_prepare(p->connection, sql, &p->statement) != DuckDBSuccess)
-        return fail_duckdb(p, p->duckdb.duckdb_prepare_error(p->statement));
+    st = print_select(p, &select);
+    if (st == D9D_OK &&
+        p->duckdb.duckdb_prepare(p->connection, select.data, &p->statement) != DuckDBSuccess)
+        st = fail_duckdb(p, p->duckdb.duckdb_prepare_error(p->statement));
+    d9d_buf_release(&select);
+    D9D_TRY(st);
     p->has_result = true;
     if (p->duckdb.duckdb_execute_prepared_streaming(p->statement, &p->result) != DuckDBSuccess)
         return fail_duckdb(p, p->duckdb.duckdb_result_error(&p->result));
@@ -150,7 +205,7 @@ static size_t copy_row(d9di_parquet *p, char *to, size_t n)
 {
     const duckdb_string_t *s = &p->rows[p->row];
     const size_t len = s->value.length;
-    const char *text = len <= DUCKDB_STRING_INLINED ? s->value.inlined : s->pointer.ptr;
+    const char *text = get_text(s);
     const size_t k = len - p->at < n ? len - p->at : n;
 
     memcpy(to, text + p->at, k);

@@ -4,8 +4,9 @@
  *
  * libduckdb.so is loaded by the library path when the first Parquet file is opened: neither the
  * build nor a run without such files needs it.  The text is that of DuckDB's to_json(): nested
- * columns are objects and arrays, a missing value is null.  Rows come in the order of the file,
- * whatever the number of threads; a few thousand are in memory at a time.
+ * columns are objects and arrays, a missing value is null.  So are numbers that are not finite and
+ * bytes without a text's type, in columns of their own or of lists of numbers.  Rows come in the
+ * order of the file, whatever the number of threads; a few thousand are in memory at a time.
  */
 #ifndef D9DI_DATA_IO_PARQUET_H
 #define D9DI_DATA_IO_PARQUET_H
