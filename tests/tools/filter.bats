@@ -101,3 +101,10 @@ JSON
     says 2 'eval.txt: has no text of 13 words' d9d-shard filter -o x --decontaminate eval.txt a.jsonl
     [ -z "$(ls -d x* 2>/dev/null)" ]
 }
+
+@test "rules are listed without an input" {
+    run -0 --separate-stderr d9d-shard filter --rules
+    [[ "${lines[2]}" == gopher_short_doc*50* ]] || { echo "$output"; false; }
+    run -0 --separate-stderr d9d-shard filter --rules --json
+    [ "$(jq '.rules | length' <<<"$output")" = "$(d9d-shard filter --rules | wc -l)" ]
+}
