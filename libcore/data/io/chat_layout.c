@@ -40,6 +40,41 @@ d9d_status d9di_chat_layout_system(json_t *chat)
     return D9D_OK;
 }
 
+/* The value of a text that is JSON. */
+static d9d_status parse_text(conversion *c, const char *name, const json_t *text, json_t **out)
+{
+    const d9d_status st =
+        d9d_json_parse(name, json_string_value(text), json_string_length(text), out);
+    d9d_err_copy why;
+
+    if (st != D9D_EFORMAT)
+        return st;
+    d9d_err_save(&why, st);
+    return REFUSE(c, "%.300s", why.text);
+}
+
+d9d_status d9di_chat_layout_tools(json_t *chat, char *why, size_t size)
+{
+    conversion c = {.chat = chat, .why = why, .size = size};
+    json_t *tools = json_object_get(chat, "tools"), *tool, *parsed = NULL;
+    size_t i;
+
+    if (json_is_string(tools) && json_string_length(tools) > 0)
+        D9D_TRY(parse_text(&c, "tools", tools, &parsed));
+    if (json_is_string(tools) &&
+        json_object_set_new(chat, "tools", parsed != NULL ? parsed : json_array()) != 0)
+        return no_memory();
+    tools = json_object_get(chat, "tools");
+    if (tools != NULL && !json_is_null(tools) && !json_is_array(tools))
+        return REFUSE(&c, "\"tools\" is not an array");
+    json_array_foreach(tools, i, tool)
+    {
+        if (!json_is_object(tool))
+            return REFUSE(&c, "tools[%zu] is not an object", i);
+    }
+    return D9D_OK;
+}
+
 /* --- ShareGPT -----------------------------------------------------------------------------------
  */
 

@@ -21,6 +21,10 @@
 /* Makes the text at "system", if there is one, the first of the chat's "messages". */
 d9d_status d9di_chat_layout_system(json_t *chat);
 
+/* Makes "tools" that are a text the JSON that it has, which must be an array of objects.  EFORMAT
+ * as below. */
+d9d_status d9di_chat_layout_tools(json_t *chat, char *why, size_t size);
+
 /* Gives a chat without "messages" those of its layout.  False: it has no layout that is known.
  * Else *st says how it went; EFORMAT: why[0, size) says what its layout lacks, and no message is
  * recorded. */

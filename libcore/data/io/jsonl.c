@@ -794,7 +794,10 @@ d9d_status d9di_jsonl_get_chat(const char *line, size_t n, json_t **out, d9di_js
     D9D_TRY(parse_line(&p, check_chat_member, &has_messages));
     D9D_TRY(parse_chat(&p, &chat));
     p.at = 0;
-    if (has_messages)
+    st = d9di_chat_layout_tools(chat, why, sizeof(why));
+    if (st != D9D_OK)
+        st = st == D9D_EFORMAT ? fail_value(&p, "%s", why) : st;
+    else if (has_messages)
         st = d9di_chat_layout_system(chat);
     else if (!d9di_chat_layout_convert(chat, why, sizeof(why), &st))
         st = fail_missing_key(&p, "messages", NULL);

@@ -21,24 +21,31 @@ static d9d_status no_memory(void)
     ((error)->reason = (why),                                                                      \
      (void)snprintf((error)->message, sizeof((error)->message), __VA_ARGS__), D9D_EFORMAT)
 
+static d9d_status check_record(json_t *record, d9di_jsonl_error *error)
+{
+    if (!json_is_object(record))
+        return REFUSE(error, D9D_SHARD_BAD_JSON, "is not one JSON object");
+    error->reason = D9D_SHARD_BAD_VALUE;
+    return d9di_chat_layout_tools(record, error->message, sizeof(error->message));
+}
+
 static d9d_status parse_record(const char *line, size_t n, json_t **out, d9di_jsonl_error *error)
 {
     json_t *record = NULL;
-    const d9d_status st = d9d_json_parse("the record", line, n, &record);
+    d9d_status st = d9d_json_parse("the record", line, n, &record);
     d9d_err_copy why;
 
-    if (st == D9D_OK && json_is_object(record)) {
+    if (st == D9D_EFORMAT) {
+        d9d_err_save(&why, st);
+        return REFUSE(error, D9D_SHARD_BAD_JSON, "%.300s", why.text);
+    }
+    if (st == D9D_OK)
+        st = check_record(record, error);
+    if (st == D9D_OK)
         *out = record;
-        return D9D_OK;
-    }
-    if (st == D9D_OK) {
+    else
         json_decref(record);
-        return REFUSE(error, D9D_SHARD_BAD_JSON, "is not one JSON object");
-    }
-    if (st != D9D_EFORMAT)
-        return st;
-    d9d_err_save(&why, st);
-    return REFUSE(error, D9D_SHARD_BAD_JSON, "%.300s", why.text);
+    return st;
 }
 
 static d9d_status check_messages(const json_t *list, const char *key, d9di_jsonl_error *error)

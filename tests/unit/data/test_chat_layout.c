@@ -51,6 +51,29 @@ static void layouts_become_messages(void **state)
     }
 }
 
+/* As LLaMA-Factory and Parquet have them; a template would write each character as a tool. */
+static void tools_may_be_a_text(void **state)
+{
+    static const struct {
+        const char *line, *tools;
+    } rows[] = {
+        {"{\"messages\": [], \"tools\": \"[{\\\"name\\\": \\\"f\\\"}]\"}", "[{\"name\": \"f\"}]"},
+        {"{\"question\": \"q\", \"answer\": \"a\", \"tools\": \"\"}", "[]"},
+        {"{\"messages\": [], \"tools\": [{\"name\": \"f\"}]}", "[{\"name\": \"f\"}]"},
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+        d9di_jsonl_error error = {.message = ""};
+        json_t *chat = NULL, *want = json_loads(rows[i].tools, 0, NULL);
+
+        assert_ok(d9di_jsonl_get_chat(rows[i].line, strlen(rows[i].line), &chat, &error));
+        assert_true(json_equal(json_object_get(chat, "tools"), want));
+        json_decref(chat);
+        json_decref(want);
+    }
+}
+
 static void what_a_layout_lacks_is_said(void **state)
 {
     static const struct bad {
@@ -68,6 +91,10 @@ static void what_a_layout_lacks_is_said(void **state)
         {"{\"prompt\": [{\"role\": \"user\"}], \"completion\": []}",
          "prompt[0] has no \"role\" and \"content\""},
         {"{\"prompt\": \"q\", \"completion\": []}", "\"completion\" is not a string"},
+        {"{\"messages\": [], \"tools\": \"[{\"}",
+         "tools: line 1, column 2: string or '}' expected near end of file"},
+        {"{\"messages\": [], \"tools\": \"{}\"}", "\"tools\" is not an array"},
+        {"{\"messages\": [], \"tools\": [\"f\"]}", "tools[0] is not an object"},
         {"{\"instruction\": \"q\"}",
          "has no \"messages\", but \"instruction\": --format chat reads instructions and outputs"},
     };
@@ -88,6 +115,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(layouts_become_messages),
+        cmocka_unit_test(tools_may_be_a_text),
         cmocka_unit_test(what_a_layout_lacks_is_said),
     };
 

@@ -23,6 +23,7 @@
  * before a special token.  What is made of a chat before:
  *
  *     "system"              becomes the first message
+ *     "tools"               a text of JSON becomes the array that it has
  *     reasoning             is under "reasoning_content" and "thinking", whichever of these or
  *                           "reasoning" a message has
  *     null                  is left out of messages, where it is not the content
