@@ -145,6 +145,12 @@ some_or_all() { [ -e "$1.partial/unit-00003-0000.json" ] || [ -e "$1" ]; }
     d9d-shard -o other --append-eos '<|endoftext|>' "$@"
     d9d-shard -o fresh --append-eos '<|endoftext|>' "$@"
     diff -r fresh other
+
+    # Nor does another task, whose part would have units of this one.
+    cut part --task 0/1 "$@"
+    for i in 0 1 2 3; do d9d-shard -o "part${i#0}" --task "$i/4" "$@"; done
+    d9d-shard merge -q merged part part[123]
+    diff -r whole merged
 }
 
 @test "tasks that share the work, merged, give what one run gives" {

@@ -32,6 +32,13 @@ static bool file_exists(const char *dir, const char *name)
     return is;
 }
 
+/* The job of all tasks is one, and so are their units; but a part has those of its task alone. */
+static bool is_same_run(const d9di_shard_plan *p, const d9di_shard_plan_file *before)
+{
+    return d9d_hash_equal(before->job, p->job) && before->task == p->opts->task &&
+           before->tasks == (p->opts->tasks > 0 ? p->opts->tasks : 1);
+}
+
 /* Resumes if the directory has the same plan; otherwise starts over. */
 static d9d_status open_workdir(struct shard_run *r, const char *out, bool replace)
 {
@@ -43,7 +50,7 @@ static d9d_status open_workdir(struct shard_run *r, const char *out, bool replac
     D9D_TRY(d9di_shard_workdir_open(&r->work, out, replace));
     dir = r->work.tmp;
     same = r->plan.repeatable && file_exists(dir, "plan.json") &&
-           d9di_shard_plan_read(dir, &before) == D9D_OK && d9d_hash_equal(before.job, r->plan.job);
+           d9di_shard_plan_read(dir, &before) == D9D_OK && is_same_run(&r->plan, &before);
     d9di_shard_plan_file_release(&before);
     if (!same)
         D9D_TRY(d9di_shard_workdir_clear(&r->work));
