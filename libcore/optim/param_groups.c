@@ -96,20 +96,67 @@ static size_t override_size(const group_override *o)
                                       : sizeof(double);
 }
 
-/* Replace the value in a struct of table t and in the structs that it embeds; false if none of them
+static json_t *pair_json(const double *v)
+{
+    return json_pack("[f, f]", v[0], v[1]);
+}
+
+/* The group's value as a configuration has it; NULL: out of memory. */
+static json_t *override_json(const group_override *o, const d9d_optimizer_group *g)
+{
+    const void *field = (const char *)g + o->offset;
+
+    switch (o->kind) {
+    case D9D_KIND_LIST: return pair_json(((const d9d_list *)field)->items);
+    case D9D_KIND_ENUM: return json_string(d9di_optimizer_kind_names[*(const int *)field]);
+    default: return json_real(*(const double *)field);
+    }
+}
+
+/* Group i, whose values take the place of the section's. */
+typedef struct group_values {
+    const d9d_optimizer_group *group;
+    size_t i;
+    d9d_arena *a;
+} group_values;
+
+/* Put the value into the field of the optimizer's key, whose range it must be in. */
+static d9d_status override_bind(const group_override *o, const group_values *v, const d9d_key *key,
+                                void *field)
+{
+    d9d_key keys[] = {*key, D9D_KEY_END};
+    const d9d_table one = {.name = o->name, .size = sizeof(d9d_list), .keys = keys};
+    json_t *doc = json_pack("{s:o}", o->name, override_json(o, v->group));
+    d9d_list bound;
+    char where[64];
+    d9d_status st;
+
+    snprintf(where, sizeof(where), "optimizer.groups[%zu]", v->i);
+    if (doc == NULL)
+        return D9D_FAIL(D9D_ENOMEM, "%s.%s: no memory", where, o->name);
+    keys->offset = 0;
+    st = d9d_config_bind(&one, doc, where, NULL, v->a, &bound);
+    json_decref(doc);
+    if (st == D9D_OK)
+        memcpy(field, &bound, override_size(o));
+    return st;
+}
+
+/* Replace the value in a struct of table t and in the structs that it embeds.  *any: one of them
  * has the key. */
-static bool override_apply(const group_override *o, const d9d_optimizer_group *g,
-                           const d9d_table *t, char *config)
+static d9d_status override_apply(const group_override *o, const group_values *v,
+                                 const d9d_table *t, char *config, bool *any)
 {
     const d9d_key *key = key_find(t, o->name, o->kind);
-    bool any = key != NULL;
 
-    if (any)
-        memcpy(config + key->offset, (const char *)g + o->offset, override_size(o));
+    if (key != NULL) {
+        *any = true;
+        D9D_TRY(override_bind(o, v, key, config + key->offset));
+    }
     for (const d9d_key *k = t->keys; k->name != NULL; k++)
         if (k->kind == D9D_KIND_TABLE && (k->flags & D9D_NULLABLE) == 0)
-            any = override_apply(o, g, k->table, config + k->offset) || any;
-    return any;
+            D9D_TRY(override_apply(o, v, k->table, config + k->offset, any));
+    return D9D_OK;
 }
 
 /* The section's struct with the values of a group. */
@@ -117,15 +164,22 @@ static d9d_status config_make(const d9d_union *section, const d9d_optimizer_grou
                               d9d_arena *a, const void **out)
 {
     const d9d_table *t = section->choice;
+    const group_values values = {g, i, a};
     char *config = d9d_arena_alloc(a, t->size);
 
     if (config == NULL)
         return D9D_FAIL(D9D_ENOMEM, "optimizer: no memory for the %zu bytes of a group", t->size);
     memcpy(config, section->value, t->size);
-    for (size_t k = 0; k < N_OVERRIDES; k++)
-        if (override_is_set(&overrides[k], g) && !override_apply(&overrides[k], g, t, config))
+    for (size_t k = 0; k < N_OVERRIDES; k++) {
+        const group_override *o = &overrides[k];
+        bool any = !override_is_set(o, g);
+
+        if (!any)
+            D9D_TRY(override_apply(o, &values, t, config, &any));
+        if (!any)
             return D9D_FAIL(D9D_ECONFIG, "optimizer.groups[%zu].%s: the optimizer %s has no %s", i,
-                            overrides[k].name, t->name, overrides[k].name);
+                            o->name, t->name, o->name);
+    }
     *out = config;
     return D9D_OK;
 }

@@ -221,6 +221,10 @@ static void test_bad_groups(void **state)
          "optimizer.groups[0].eps: the optimizer sgd has no eps"},
         {"{\"name\": \"sgd\", \"lr\": 1, \"groups\": [{\"pattern\": \".*\", \"betas\": [0, 0]}]}",
          "optimizer.groups[0].betas: the optimizer sgd has no betas"},
+        /* What the optimizer's own key refuses: beta1 divides. */
+        {"{\"name\": \"schedule_free_adamw\", \"lr\": 1, \"groups\": [{\"pattern\": \".*\", "
+         "\"betas\": [0, 0.9]}]}",
+         "optimizer.groups[0]: betas[0]: 0 is not above 0"},
         {"{\"name\": \"adamw\", \"lr\": 1, \"groups\": [{\"weight_decay\": 1}]}", "pattern"},
         {"{\"name\": \"adamw\", \"lr\": 1, \"groups\": [{\"pattern\": \"\"}]}", "pattern"},
         {"{\"name\": \"adamw\", \"lr\": 1, \"groups\": [{\"pattern\": \".*\", \"lr_scale\": -1}]}",
