@@ -8,6 +8,7 @@
 #include "d9d/base/num_format.h"
 #include "d9d/base/plugin_call.h"
 #include "d9d/kernels/sim.h"
+#include "d9d/nn/adapter.h"
 
 double d9d_optimizer_lr(const d9d_union *section)
 {
@@ -238,14 +239,30 @@ static d9d_status states_create(d9d_optimizer *o)
     return D9D_OK;
 }
 
+/* The dimension that tensor parallelism divides, of an adapter with its matrix; -1: none. */
+static int divided_dim(const d9d_param *p)
+{
+    static const int dims[D9D_PARALLEL_STYLES] = {
+        [D9D_REPLICATED] = -1, [D9D_COLWISE] = 0, [D9D_ROWWISE] = 1, [D9D_EXPERT_PARALLEL] = -1};
+    const d9d_param *w = p->peft.adapts;
+    int i = 0;
+
+    if (w == NULL || dims[w->spec.parallel.style] < 0)
+        return dims[p->spec.parallel.style];
+    while (w->peft.adapter->param[i] != p)
+        i++;
+    return d9d_adapter_shared_dim(w->peft.adapter->kind, i, &w->spec.shape,
+                                  dims[w->spec.parallel.style]);
+}
+
 /* Has parameter i states in 8 bits, and do so many ranks divide its rows within a block? */
 static bool divides_block(const d9d_optimizer *o, size_t i, int64_t ranks)
 {
     const d9d_param *p = o->params.p[i];
     const d9d_shape *s = &p->spec.shape;
 
-    return ranks > 1 && p->spec.trainable && p->spec.parallel.style == D9D_ROWWISE &&
-           s->ndim == 2 && state_dtype(&o->uses.data[o->use_of[i]], p) == D9D_I8 &&
+    return ranks > 1 && p->spec.trainable && s->ndim == 2 && divided_dim(p) == 1 &&
+           state_dtype(&o->uses.data[o->use_of[i]], p) == D9D_I8 &&
            s->dim[1] % (ranks * D9D_STATE_BLOCK) != 0;
 }
 

@@ -127,6 +127,13 @@ wide() { sed 's/"hidden_size": 32/"hidden_size": 72/; s/"intermediate_size": 48/
     [ ! -e divided ]
 }
 
+@test "so is one that divides such a block of an adapter" {
+    run -2 train dense "1 1 1 1 2 1" divided --set "optimizer=$int8" \
+        --set 'peft={"kind": "lora", "module_name_pattern": ".*down_proj", "params": {"r": 3, "alpha": 12}}'
+    [[ "$output" == *"2 ranks divide rows of 48 elements of model.layers.0.mlp.down_proj.lora_A.weight, and"*"needs multiples of 32 on each"* ]]
+    [ ! -e divided ]
+}
+
 @test "states in 8 bits go on from a checkpoint, bit for bit, in host memory and on another mesh" {
     rm -rf whole parts other
     train moe "1 2 1 1 2 2" whole --set "optimizer=$int8"
