@@ -68,17 +68,61 @@ static bool changes_training(const d9di_train_run *run, const char *key)
            strcmp(key, "trainer.model_stage_factory.source_checkpoint") == 0;
 }
 
+static const d9d_key *key_find(const d9d_table *t, const char *name, size_t len)
+{
+    for (const d9d_key *k = t->keys; k->name != NULL; k++)
+        if (strncmp(k->name, name, len) == 0 && k->name[len] == '\0')
+            return k;
+    return NULL;
+}
+
+/* True if a member is below a key of any JSON, or of a map: what has none there has no default. */
+static bool is_below_json(const d9d_table *t, const char *member)
+{
+    while (t != NULL) {
+        const size_t len = strcspn(member, ".");
+        const d9d_key *k = key_find(t, member, len);
+
+        if (k == NULL || member[len] == '\0')
+            return false;
+        if (k->kind == D9D_KIND_JSON || k->kind == D9D_KIND_STR_INT_MAP)
+            return true;
+        t = k->kind == D9D_KIND_TABLE ? k->table : NULL;
+        member += len + 1;
+    }
+    return false;
+}
+
+/* A member that one of two configurations lacks differs if the user wrote it or left it out, and
+ * not if another version of this program has a key more. */
+static bool is_written(const d9di_train_run *run, const char *member)
+{
+    const struct {
+        const char *name;
+        const d9d_union *section;
+    } rows[] = {{"model_provider.", &run->c->model_provider},
+                {"task.", &run->c->task},
+                {"peft.", &run->c->peft}};
+
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++)
+        if (strncmp(member, rows[i].name, strlen(rows[i].name)) == 0)
+            return is_below_json(rows[i].section->choice, member + strlen(rows[i].name));
+    return false;
+}
+
 static bool log_change(void *self, const char *key, const json_t *before, const json_t *now)
 {
     const config_change *c = self;
     d9d_buf a = {0}, b = {0};
 
-    if (before != NULL && now != NULL && changes_training(c->run, key))
+    if ((before == NULL || now == NULL) && !is_written(c->run, key))
+        return false;
+    if (changes_training(c->run, key))
         d9d_log_warn(c->run->log,
                      "%s: %s was %s and is %s; what was learned until now was learned with that",
                      c->path, key, d9di_config_diff_format(before, &a),
                      d9di_config_diff_format(now, &b));
-    else if (before != NULL && now != NULL)
+    else
         d9d_log_info(c->run->log, "%s: %s was %s and is %s", c->path, key,
                      d9di_config_diff_format(before, &a), d9di_config_diff_format(now, &b));
     d9d_buf_release(&a);

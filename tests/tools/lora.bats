@@ -105,6 +105,11 @@ refused() {
     [[ $stderr == *"run/config.json: optimizer.lr was 0.001 and is 0.003"* && $stderr != *warning* ]]
     again -q --set "peft=${lora/12/24}"
     assert_equal "$stderr" "d9d-train: warning: run/config.json: peft.params.alpha was 12 and is 24; what was learned until now was learned with that"
+    # A pattern that only one of them has, in a key of any JSON.
+    again -q --set "peft=${lora/12/24}" --set 'peft.params.alpha_pattern={"q_proj": 3}'
+    assert_equal "$stderr" "d9d-train: warning: run/config.json: peft.params.alpha_pattern.q_proj was absent and is 3; what was learned until now was learned with that"
+    again -q --set "peft=${lora/12/24}"
+    assert_equal "$stderr" "d9d-train: warning: run/config.json: peft.params.alpha_pattern.q_proj was 3 and is absent; what was learned until now was learned with that"
     d9d-map init -q --model "$golden/moe/config.json" --seed 9 base2
     again -q --set "peft=${lora/12/24}" --set trainer.model_stage_factory.source_checkpoint=base2
     [[ $stderr == *"warning: run/config.json: trainer.model_stage_factory.source_checkpoint was "*"and is \"base2\""* ]]
