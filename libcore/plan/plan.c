@@ -226,8 +226,7 @@ d9d_status d9di_plan_estimate(const d9d_train_config *c, const d9d_plan_opts *op
         return D9D_FAIL(D9D_ECONFIG, "%s: costs are of a pipeline, mesh.pipeline_parallel is 1",
                         p.measured_run);
     (void)d9d_parallel_degrees_text(&c->mesh, p.mesh_text, sizeof(p.mesh_text));
-    if (data->evaluated_rows * padded > rows * r.longest)
-        sim.evaluation = (d9di_plan_simulate_batch){data->evaluated_rows, padded, 0};
+    sim.evaluation = (d9di_plan_simulate_batch){data->evaluated_rows, padded, 0};
     sim.n_evaluations = (data->evaluated_batches + replicas - 1) / replicas;
     p.memory = p.memory_requested ? opts->memory : p.chip->memory;
     p.micro_batches = b->global_batch_size / replicas / b->microbatch_size;

@@ -18,6 +18,8 @@ typedef struct simulation {
     d9di_task task;
     d9di_engine engine;
     d9d_optimizer *optimizer;
+    d9d_train_config averaging; /* of the optimizer */
+    d9d_job_ema_section ema;    /* of `averaging` */
     d9di_expert_replication replication;
     d9di_moe_stats moe_stats;
     d9d_grad_finalize grad_finalize;
@@ -217,6 +219,19 @@ static d9d_status set_in_backward(simulation *r)
     return d9d_grad_finalize_set_released(&r->grad_finalize, &r->engine.params);
 }
 
+/* An average begins with the first step: the simulated ones are few. */
+static d9d_status create_optimizer(simulation *r, uint64_t seed)
+{
+    r->averaging = *r->opts->config;
+    if (r->averaging.trainer.ema != NULL) {
+        r->ema = *r->averaging.trainer.ema;
+        r->ema.start_step = 0;
+        r->averaging.trainer.ema = &r->ema;
+    }
+    return d9di_engine_create_optimizer(&r->averaging, &r->engine.params, &r->engine.whole.params,
+                                        seed, &r->optimizer);
+}
+
 /* Opens and materialises the rank as train.c does. */
 static d9d_status open_rank(simulation *r)
 {
@@ -238,8 +253,7 @@ static d9d_status open_rank(simulation *r)
         return D9D_FAIL(D9D_ECONFIG, "plan: rows of %lld positions, and the model has %lld",
                         (long long)r->opts->length,
                         (long long)r->engine.whole.model->max_positions);
-    D9D_TRY(d9di_engine_create_optimizer(c, &r->engine.params, &r->engine.whole.params, opts.seed,
-                                         &r->optimizer));
+    D9D_TRY(create_optimizer(r, opts.seed));
     opts.optimizer = r->optimizer;
     D9D_TRY(d9di_engine_materialize(&r->engine, &opts));
     D9D_TRY(d9di_engine_fill_optimizer(&r->engine, r->optimizer));
@@ -499,17 +513,14 @@ static d9d_status simulate_steps(simulation *r, d9d_arena *a, d9di_plan_simulati
     return D9D_OK;
 }
 
-/* An evaluation between two steps, if it needs more than they do; as in evaluate.c. */
-static d9d_status simulate_evaluation(simulation *r, d9di_plan_simulation *out)
+/* An evaluation between two steps; as in evaluate.c. */
+static d9d_status evaluate(simulation *r)
 {
-    const uint64_t before = d9d_device_memory(r->engine.dev).peak;
     const int ranks = r->engine.exec.program.ranks, round = ranks > 1 ? 4 * ranks : 2;
     const int n = r->opts->n_evaluations < round ? (int)r->opts->n_evaluations : round;
     d9d_tensor sums;
     d9d_status st;
 
-    if (r->opts->evaluation.rows == 0)
-        return D9D_OK;
     D9D_TRY(make_batch(r, &r->opts->evaluation));
     D9D_TRY(add_fields(r));
     D9D_TRY(d9d_tensor_alloc(r->engine.dev, D9D_F64, D9D_SHAPE(ranks > 1 ? round : 8), &sums));
@@ -520,10 +531,34 @@ static d9d_status simulate_evaluation(simulation *r, d9di_plan_simulation *out)
         d9di_engine_eval_end(&r->engine);
     }
     d9d_tensor_release(&sums);
-    if (d9d_device_memory(r->engine.dev).peak > before &&
-        d9d_device_memory(r->engine.dev).peak > out->peak)
-        out->peak = d9d_device_memory(r->engine.dev).peak;
     return st;
+}
+
+/* Evaluations and the export, if they need more than steps do: those of a larger batch, and those
+ * of averages, beside which the weights are kept; as in train.c. */
+static d9d_status simulate_between_steps(simulation *r, d9di_plan_simulation *out)
+{
+    const d9d_job_ema_section *ema = r->opts->config->trainer.ema;
+    const d9di_plan_simulate_batch *b = &r->opts->evaluation, *step = &r->opts->batch;
+    const bool averaged = d9d_optimizer_has_averages(r->optimizer),
+               averages_evaluated =
+                   averaged && b->rows > 0 && (ema == NULL || ema->is_evaluated),
+               averages_exported = averaged && (ema == NULL || ema->is_exported);
+    const uint64_t before = d9d_device_memory(r->engine.dev).peak;
+    uint64_t peak;
+
+    if (averages_evaluated)
+        D9D_TRY(d9di_engine_use_averages(&r->engine, r->optimizer));
+    if (averages_evaluated || b->rows * b->length > step->rows * step->length)
+        D9D_TRY(evaluate(r));
+    if (averages_exported && !averages_evaluated)
+        D9D_TRY(d9di_engine_use_averages(&r->engine, r->optimizer));
+    if (averages_exported || averages_evaluated)
+        D9D_TRY(d9di_engine_use_weights(&r->engine, r->optimizer));
+    peak = d9d_device_memory(r->engine.dev).peak;
+    if (peak > before && peak > out->peak)
+        out->peak = peak;
+    return D9D_OK;
 }
 
 /* The completions that the steps learn from. */
@@ -558,7 +593,7 @@ d9d_status d9di_plan_simulate(const d9di_plan_simulate_opts *opts, d9d_arena *a,
     sim.capacity = capacity_of(&r);
     D9D_TRY_OR(st, describe_optimizer(r.optimizer, a, &sim.updates), out);
     D9D_TRY_OR(st, simulate_steps(&r, a, &sim), out);
-    D9D_TRY_OR(st, simulate_evaluation(&r, &sim), out);
+    D9D_TRY_OR(st, simulate_between_steps(&r, &sim), out);
     D9D_TRY_OR(st, simulate_generation(&r, &sim), out);
     *out = sim;
 out:

@@ -28,7 +28,7 @@ typedef struct d9di_plan_simulate_opts {
     const d9di_run_data *data;           /* must fit the model; may have no datasets */
     const d9di_evaluations *evaluations; /* likewise */
     d9di_plan_simulate_batch batch;
-    d9di_plan_simulate_batch evaluation; /* the largest, if larger than training's; rows 0: none */
+    d9di_plan_simulate_batch evaluation; /* the largest; rows 0: none */
     int64_t n_evaluations;               /* upper bound of its batches on a rank */
     int64_t length;                      /* of sequences, without datasets; 0: from the datasets */
     bool experts_full; /* experts take as much as their capacity lets the rank's take */

@@ -68,6 +68,15 @@ each() {
     holds dense "2 2 1 1 1 1" 0 trainer.gradient_manager.reduce=step
     holds dense "2 1 1 1 1 1" 0 model_provider.dtype=bfloat16
 }
+# While they are evaluated or exported the weights are kept beside them, which outgrows a step's few activations.
+@test "memory of averages in the place of weights is predicted to the byte" {
+    local ema='trainer.ema={"decay": 0.9, "start_step": 2}' free='optimizer={"name": "schedule_free_adamw", "lr": 1e-3}' \
+        evaluated='evaluation={"data": {"dataset": "data"}, "samples": 8, "period_steps": 2}' few=model_provider.checkpointing=full
+    each dense "1 1 1 1 1 1,1 2 1 1 1 1" 0 "$few" "$ema" "$evaluated"
+    holds dense "1 2 1 1 2 1" 0 "$few" "$free" "$evaluated"
+    each dense "1 1 1 1 1 1,1 2 1 1 1 1" 0 "$few" "$ema"
+    holds dense "2 1 1 1 1 1" 0 "$few" "$free" model_provider.dtype=bfloat16
+}
 @test "memory without reshard after forward or backward is predicted to the byte, with fewer gathers" {
     holds dense "1 2 1 1 1 1" 0 trainer.sharding.reshard_after_forward=false
     holds moe "2 2 1 1 1 1" 0 trainer.sharding.reshard_after_forward=false trainer.gradient_manager.reduce=step
