@@ -53,6 +53,15 @@ static const char *value_text(struct bind_walk *w, const json_t *v)
     return text != NULL ? text : "...";
 }
 
+/* In 9 digits if those are all: 0.9999999999 is not 1. */
+static const char *number_text(struct bind_walk *w, const json_t *v)
+{
+    const double x = json_number_value(v);
+    const char *text = d9d_arena_printf(w->a, "%.9g", x);
+
+    return text != NULL && d9d_num_parse(text, NULL) == x ? text : value_text(w, v);
+}
+
 /* "a string ("x")", "a list": what was found. */
 static const char *describe_value(struct bind_walk *w, const json_t *v)
 {
@@ -154,7 +163,8 @@ static d9d_status check_float32(struct bind_walk *w, const struct bind_slot *s, 
 
     if ((f == 0 && v != 0) || isinf(f) || ((k->flags & D9D_ABOVE_MIN) && f == k->min) ||
         ((k->flags & D9D_BELOW_MAX) && f == k->max))
-        return BAD(w, s->at, "%.9g is %.9g in float32, in which it is used", v, f);
+        return BAD(w, s->at, "%s is %.9g in float32, in which it is used", number_text(w, s->value),
+                   f);
     return D9D_OK;
 }
 
@@ -167,10 +177,10 @@ static d9d_status bind_real(struct bind_walk *w, const struct bind_slot *s)
         return fail_type(w, s, "a number");
     v = json_number_value(s->value);
     if (v < k->min || ((k->flags & D9D_ABOVE_MIN) && v == k->min))
-        return BAD(w, s->at, "%.9g is not %s %.9g", v,
+        return BAD(w, s->at, "%s is not %s %.9g", number_text(w, s->value),
                    k->flags & D9D_ABOVE_MIN ? "above" : "at least", k->min);
     if (v > k->max || ((k->flags & D9D_BELOW_MAX) && v == k->max))
-        return BAD(w, s->at, "%.9g is not %s %.9g", v,
+        return BAD(w, s->at, "%s is not %s %.9g", number_text(w, s->value),
                    k->flags & D9D_BELOW_MAX ? "below" : "at most", k->max);
     if (k->flags & D9D_FLOAT32)
         D9D_TRY(check_float32(w, s, v));

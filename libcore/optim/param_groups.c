@@ -144,8 +144,8 @@ static d9d_status override_bind(const group_override *o, const group_values *v, 
 
 /* Replace the value in a struct of table t and in the structs that it embeds.  *any: one of them
  * has the key. */
-static d9d_status override_apply(const group_override *o, const group_values *v,
-                                 const d9d_table *t, char *config, bool *any)
+static d9d_status override_apply(const group_override *o, const group_values *v, const d9d_table *t,
+                                 char *config, bool *any)
 {
     const d9d_key *key = key_find(t, o->name, o->kind);
 

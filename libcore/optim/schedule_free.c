@@ -54,10 +54,11 @@ const d9d_table d9di_optimizer_schedule_free_table =
 
 /* --- the average's weights -------------------------------------------------------------------- */
 
-/* The sum of the weights of the steps so far, which the numbers of steps alone decide. */
+/* The sum of the weights of the steps so far over the last one's, whose powers may be beyond a
+ * double.  Numbers of steps alone decide it. */
 typedef struct weight_sum {
     int64_t step;
-    double sum;
+    double relative;
 } weight_sum;
 
 /* The learning rate of a step as a part of the largest. */
@@ -66,9 +67,11 @@ static double warmup_factor(const schedule_free_config *c, int64_t step)
     return step < c->warmup_steps ? (double)step / (double)c->warmup_steps : 1;
 }
 
-static double step_weight(const schedule_free_config *c, int64_t step)
+/* The weight of the step before as a part of the step's. */
+static double weight_ratio(const schedule_free_config *c, int64_t step)
 {
-    return pow((double)step, c->r) * pow(warmup_factor(c, step), c->weight_lr_power);
+    return pow((double)(step - 1) / (double)step, c->r) *
+           pow(warmup_factor(c, step - 1) / warmup_factor(c, step), c->weight_lr_power);
 }
 
 /* The step's part of the sum.  Sums are made step after step, so that a run that goes on has the
@@ -78,8 +81,8 @@ static double average_weight(const schedule_free_config *c, weight_sum *s, int64
     if (step < s->step)
         *s = (weight_sum){0};
     while (s->step < step)
-        s->sum += step_weight(c, ++s->step);
-    return step_weight(c, step) / s->sum;
+        s->relative = 1 + s->relative * weight_ratio(c, ++s->step);
+    return 1 / s->relative;
 }
 
 /* Groups may have other weights: each has a sum of its own.  `self`: of open(), for all. */

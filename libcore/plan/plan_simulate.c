@@ -541,8 +541,7 @@ static d9d_status simulate_between_steps(simulation *r, d9di_plan_simulation *ou
     const d9d_job_ema_section *ema = r->opts->config->trainer.ema;
     const d9di_plan_simulate_batch *b = &r->opts->evaluation, *step = &r->opts->batch;
     const bool averaged = d9d_optimizer_has_averages(r->optimizer),
-               averages_evaluated =
-                   averaged && b->rows > 0 && (ema == NULL || ema->is_evaluated),
+               averages_evaluated = averaged && b->rows > 0 && (ema == NULL || ema->is_evaluated),
                averages_exported = averaged && (ema == NULL || ema->is_exported);
     const uint64_t before = d9d_device_memory(r->engine.dev).peak;
     uint64_t peak;

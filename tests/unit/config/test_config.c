@@ -268,6 +268,8 @@ static void mistakes_are_named(void **state)
         {"{\"i\": 1, \"betas\": [0.9, 1.0]}", "c.json: betas[1]: 1 is not below 1"},
         {"{\"i\": 1, \"betas\": [0.9, 0.99999999]}",
          "c.json: betas[1]: 0.99999999 is 1 in float32, in which it is used"},
+        {"{\"i\": 1, \"betas\": [0.9, 0.9999999999]}",
+         "c.json: betas[1]: 0.9999999999 is 1 in float32, in which it is used"},
         {"{\"i\": 1, \"betas\": [1e-46, 0.9]}",
          "c.json: betas[0]: 1e-46 is 0 in float32, in which it is used"},
         {"{\"i\": 1, \"betas\": {}}", "c.json: betas: expected a list, got an object"},

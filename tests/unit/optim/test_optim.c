@@ -136,6 +136,31 @@ static void test_formulas(void **state)
     }
 }
 
+/* Weights of an average as large and as small as a configuration may make them: their powers are
+ * beyond a double. */
+static void test_extreme_weights(void **state)
+{
+    static const char *const configs[] = {
+        "{\"name\": \"schedule_free_adamw\", \"lr\": 0.01, \"r\": 100}",
+        "{\"name\": \"schedule_free_adamw\", \"lr\": 0.01, \"warmup_steps\": 1000000, "
+        "\"weight_lr_power\": 100}"};
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(configs) / sizeof(configs[0]); i++) {
+        optim_rig r;
+
+        optim_rig_open(&r, configs[i], D9D_F32);
+        optim_rig_create(&r, 1);
+        for (int k = 0; k < 1500; k++) {
+            optim_rig_set_grad(&r.param[SHORT], k);
+            optim_rig_step(&r, 0.01, 1.0f);
+            if (!isfinite(optim_rig_first_of(&r.param[SHORT])))
+                fail_msg("%s: step %d is not finite", configs[i], k + 1);
+        }
+        optim_rig_close(&r);
+    }
+}
+
 /* --- configuration
  * ---------------------------------------------------------------------------------- */
 
@@ -256,8 +281,11 @@ static void test_describe(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_formulas),          cmocka_unit_test(test_bad_configurations),
-        cmocka_unit_test(test_rate_of_a_section), cmocka_unit_test(test_stochastic_wants_bfloat16),
+        cmocka_unit_test(test_formulas),
+        cmocka_unit_test(test_extreme_weights),
+        cmocka_unit_test(test_bad_configurations),
+        cmocka_unit_test(test_rate_of_a_section),
+        cmocka_unit_test(test_stochastic_wants_bfloat16),
         cmocka_unit_test(test_describe),
     };
 
