@@ -101,6 +101,11 @@ lora() { echo "{\"kind\": \"lora\", $1, \"params\": {\"r\": 4, \"alpha\": 8${2:+
     grep -q '"model.layers.1.self_attn.q_proj": 0.5\|"lora_alpha": 0.5' run/adapter/adapter_config.json
     run d9d-map diff "$golden/moe" run/export
     [ "$(grep -c ': values' <<<"$output")" = 2 ]
+    cp -r run once && rm -r run
+    # A layer that is named twice is one layer.
+    d9d-train -q --set trainer.run.steps=2 --set "peft=$(lora '"module_name_pattern": ".*(q|v)_proj", "layers_to_transform": [1, 1]' \
+        '"rank_pattern": {"v_proj": 2}, "alpha_pattern": {".*\\.1\\.self_attn\\.q_proj": 0.5}')" c.json
+    cmp run/export/model.safetensors once/export/model.safetensors
     rm -r run
     refused 'layers_to_transform has 7, and ".*q_proj" matches nothing in layer 7' \
         "$(lora '"module_name_pattern": ".*q_proj", "layers_to_transform": [0, 7]')"

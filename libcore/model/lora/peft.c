@@ -45,13 +45,12 @@ static bool is_layer_meant(peft_run *m, const char *name)
     const d9d_list *layers = &m->target->layers_to_transform;
     const char *inside = d9d_arena_printf(&m->arena, "%s.", name);
     const int64_t layer = inside != NULL ? d9d_param_layer_of(inside) : -1;
+    bool is_meant = layers->n == 0;
 
     for (size_t i = 0; i < layers->n; i++)
-        if (((const int64_t *)layers->items)[i] == layer) {
-            m->layer_seen[i] = true;
-            return true;
-        }
-    return layers->n == 0;
+        if (((const int64_t *)layers->items)[i] == layer)
+            is_meant = m->layer_seen[i] = true;
+    return is_meant;
 }
 
 static d9d_status name_match(peft_run *m, const char *name, const d9d_module *module, bool *out)
