@@ -111,6 +111,10 @@ lora() { echo "{\"kind\": \"lora\", $1, \"params\": {\"r\": 4, \"alpha\": 8${2:+
         "$(lora '"module_name_pattern": ".*q_proj", "layers_to_transform": [0, 7]')"
     refused 'peft.params.alpha_pattern: "q_proj" has no number above 0' \
         "$(lora '"module_name_pattern": ".*q_proj"' '"alpha_pattern": {"q_proj": 0}')"
+    refused 'peft: rank_pattern "k_proj": of 2 modules with an adapter it matches none' \
+        "$(lora '"module_name_pattern": ".*q_proj"' '"rank_pattern": {"k_proj": 2}')"
+    refused 'peft: alpha_pattern "q_porj": of 2 modules with an adapter it matches none' \
+        "$(lora '"module_name_pattern": ".*q_proj"' '"alpha_pattern": {"q_porj": 2}')"
     refused 'peft: rank_pattern' "$(lora '"module_name_pattern": ".*q_proj"' '"rank_pattern": {"(": 2}')"
 }
 

@@ -25,7 +25,8 @@ typedef struct peft_run {
     size_t matched, applied;
     bool *layer_seen; /* by layers_to_transform */
     d9d_arena arena;
-    D9D_VEC(const char *) names; /* of all modules that it can be applied to */
+    D9D_VEC(const char *) names;   /* of all modules that it can be applied to */
+    D9D_VEC(const char *) adapted; /* of those that got an adapter */
 } peft_run;
 
 /* A linear layer of a layer, which is no router and no stack of experts. */
@@ -105,7 +106,7 @@ static d9d_status set_trainable(void *arg, d9d_param *p)
     return D9D_OK;
 }
 
-static d9d_status adapter_add(const peft_run *m, const char *name, d9d_module *module)
+static d9d_status adapter_add(peft_run *m, const char *name, d9d_module *module)
 {
     const d9d_param *w = d9d_adapter_matrix(module);
     const char *word = m->method->table->name, *pattern = m->target->module_name_pattern;
@@ -113,6 +114,7 @@ static d9d_status adapter_add(const peft_run *m, const char *name, d9d_module *m
     d9d_adapter_opts opts = {0};
     d9d_status st;
 
+    D9D_TRY(D9D_VEC_PUSH(&m->adapted, m->names.data[m->names.len - 1]));
     D9D_TRY(D9D_PLUGIN_CALL(word, m->method, adapt, m->section, name, w, &kind, &opts));
     if (kind == NULL)
         return D9D_FAIL(D9D_EINVAL, "peft: %s has no adapter for %s", word, name);
@@ -260,7 +262,9 @@ static d9d_status method_apply(peft_run *m, d9d_module *root, bool part)
     if (part)
         return D9D_OK;
     D9D_TRY(layers_check(m));
-    return m->applied == 0 ? fail_unmatched(m) : D9D_OK;
+    return m->applied == 0 ? fail_unmatched(m)
+                           : d9di_peft_patterns_check(m->method->table, m->section, m->adapted.data,
+                                                      m->adapted.len);
 }
 
 static d9d_status method_run(const d9d_peft_method *method, const void *section, d9d_module *root,
@@ -271,6 +275,7 @@ static d9d_status method_run(const d9d_peft_method *method, const void *section,
 
     d9d_name_pattern_free(m.pattern);
     D9D_VEC_RELEASE(&m.names);
+    D9D_VEC_RELEASE(&m.adapted);
     d9d_arena_release(&m.arena);
     return st;
 }

@@ -83,6 +83,46 @@ d9d_status d9d_peft_params_opts(const d9d_peft_params *p, const char *name, d9d_
     return D9D_OK;
 }
 
+/* A pattern that matches nothing is a mistake. */
+static d9d_status pattern_check(const char *where, const char *pattern, const char *const *names,
+                                size_t n)
+{
+    bool match = false;
+
+    for (size_t i = 0; i < n && !match; i++)
+        D9D_TRY(d9d_name_pattern_ends(where, pattern, names[i], &match));
+    if (match)
+        return D9D_OK;
+    return D9D_FAIL(D9D_ECONFIG, "%s \"%.200s\": of %zu module%s with an adapter it matches none",
+                    where, pattern, n, n == 1 ? "" : "s");
+}
+
+/* The rank and the scale in a section; NULL: it has none. */
+static const d9d_peft_params *params_find(const d9d_table *t, const void *section)
+{
+    for (const d9d_key *k = t->keys; k->name != NULL; k++)
+        if (k->kind == D9D_KIND_TABLE &&
+            (k->table == &d9d_peft_params_table || k->table == &d9d_peft_rank_table))
+            return (const void *)((const char *)section + k->offset);
+    return NULL;
+}
+
+d9d_status d9di_peft_patterns_check(const d9d_table *t, const void *section,
+                                    const char *const *names, size_t n)
+{
+    const d9d_peft_params *p = params_find(t, section);
+    const char *pattern;
+    json_t *v;
+
+    if (p == NULL)
+        return D9D_OK;
+    for (size_t i = 0; i < p->rank_pattern.n; i++)
+        D9D_TRY(pattern_check("peft: rank_pattern", p->rank_pattern.names[i], names, n));
+    json_object_foreach(p->alpha_pattern, pattern, v)
+        D9D_TRY(pattern_check("peft: alpha_pattern", pattern, names, n));
+    return D9D_OK;
+}
+
 /* --- sections ------------------------------------------------------------------------------------
  */
 

@@ -115,7 +115,8 @@ D9D_API const d9d_peft_prompt *d9d_peft_prompt_of(const d9d_union *peft);
 
 /* Freeze all parameters, then apply the section (`which` -1: do nothing at all).  Once, before
  * names are bound.  ECONFIG for a pattern that is not an expression, that matches no module
- * (similar names are listed) or no matrix, for a layer without one, and for a matrix that would get
+ * (similar names are listed) or no matrix, for one of a rank or alpha that matches none that got an
+ * adapter, for a layer without one, and for a matrix that would get
  * two adapters; ENOTSUP for a model that takes no virtual tokens.  `part`: the model has only some
  * layers of one that was checked as a whole, so a pattern may match nothing. */
 D9D_API D9D_MUST_USE d9d_status d9d_peft_apply(const d9d_union *peft, d9d_model *m, bool part);
