@@ -222,7 +222,7 @@ static d9d_status open_on_root(d9di_train_recorder *rec, const d9di_train_run *r
     if (run->resumes && !d9di_train_run_is_done(run, step))
         D9D_TRY(d9d_tracker_restart(rec->tracker, step));
     if (run->resumes && resume_from == NULL)
-        d9d_log_info(run->log, "%s: has no checkpoint of this run, which begins again",
+        d9d_log_warn(run->log, "%s: has no checkpoint of this run, which begins again",
                      run->dir.checkpoints);
     log_changes(run, step, resolved);
     D9D_TRY(d9di_run_dir_create(&run->dir, section, resolved, hosts,

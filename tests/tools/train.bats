@@ -266,7 +266,7 @@ resume_everywhere() {
 @test "a run whose checkpoints are gone says that it begins again" {
     d9d-train -q --set trainer.run.steps=2 c.json
     rm -r run/checkpoints run/export
-    run -0 d9d-train --set trainer.run.steps=2 c.json
+    run -0 d9d-train -q --set trainer.run.steps=2 c.json
     assert_output --partial "run/checkpoints: has no checkpoint of this run, which begins again"
     rm -r run
     run -0 d9d-train --set trainer.run.steps=2 c.json
