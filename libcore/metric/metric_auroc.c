@@ -10,16 +10,28 @@
 
 #include "metric/metric_kinds.h"
 
+typedef enum average { MICRO, MACRO, WEIGHTED, NONE } average;
+
 typedef struct auroc_config {
     int64_t num_bins;
+    int64_t num_classes; /* that are not exclusive; 0: the problem is binary */
+    int average;
 } auroc_config;
 
-static const d9d_key auroc_keys[] = {
+static const char *const average_names[] = {"micro", "macro", "weighted", "none", NULL};
+
+static const d9d_key binary_keys[] = {
     D9D_KEY_INT(
         auroc_config, num_bins, "0", 0, 1 << 24,
         "equal steps to which probabilities, of 0 to 1, are rounded down; 0: bins for any scores"),
-    D9D_KEY_END,
-};
+    D9D_KEY_END};
+static const d9d_key multilabel_keys[] = {
+    D9D_KEY_INT(auroc_config, num_bins, "0", 0, 1 << 24,
+                "equal steps to which probabilities are rounded down; 0: steps of about a "
+                "thousandth of them, 2 MB of memory for each class"),
+    D9D_KEY_INT(auroc_config, num_classes, D9D_REQUIRED, 1, 1 << 20, "how many classes"),
+    D9D_KEY_ENUM(auroc_config, average, "\"macro\"", average_names, "how classes become one"),
+    D9D_KEY_END};
 
 /* Octaves of a segment begin at 2^MIN_EXPONENT; the segments are stored one after the other. */
 enum { OCTAVE_STEPS = 1024, MIN_EXPONENT = -64, MAX_EXPONENT = 64, MIN_EXPONENT_NEAR_1 = -53 };
@@ -65,75 +77,137 @@ static int64_t score_bin(double x)
     return BINS_NEGATIVE + BINS_LOW + BINS_HIGH + log_step_index(x, 0, BINS_ABOVE);
 }
 
-static int64_t num_bins_or_default(const auroc_config *c)
+static bool is_multilabel(const auroc_config *c)
 {
-    return c->num_bins > 0 ? c->num_bins : BINS;
+    return c->num_classes > 0;
 }
 
-/* state: rows of class 0 per bin, then of class 1 */
+/* Bins of a histogram: of several classes those of [0, 1] alone. */
+static int64_t num_bins_or_default(const auroc_config *c)
+{
+    return c->num_bins > 0 ? c->num_bins : is_multilabel(c) ? BINS_LOW + BINS_HIGH : BINS;
+}
+
+static int64_t bin_of(const auroc_config *c, double x)
+{
+    const int64_t bins = num_bins_or_default(c);
+
+    if (c->num_bins > 0)
+        return min_i64((int64_t)(x * (double)bins), bins - 1);
+    return is_multilabel(c) ? min_i64(score_bin(x) - BINS_NEGATIVE, bins - 1) : score_bin(x);
+}
+
+static int64_t num_columns(const auroc_config *c)
+{
+    return is_multilabel(c) ? c->num_classes : 1;
+}
+static int64_t num_histograms(const auroc_config *c)
+{
+    return is_multilabel(c) && c->average != MICRO ? c->num_classes : 1;
+}
+
+/* state: of each histogram rows of class 0 per bin, then of class 1 */
 static d9d_status auroc_form(const void *config, const char *where, d9d_metric_form *out)
 {
+    const auroc_config *c = config;
+    const int64_t n = num_histograms(c);
+
     (void)where;
-    *out = (d9d_metric_form){D9D_I64, 2 * num_bins_or_default(config), D9D_COMM_SUM, 1};
+    *out = (d9d_metric_form){D9D_I64, 2 * n * num_bins_or_default(c), D9D_COMM_SUM,
+                             is_multilabel(c) && c->average == NONE ? (size_t)n : 1};
     return D9D_OK;
 }
 
-/* Scores must be numbers; with equal bins they must be probabilities. */
-static d9d_status scores_check(const auroc_config *c, const d9d_predictions *b)
+static d9d_status fail_no_probability(const char *name, const auroc_config *c, int64_t row,
+                                      double x)
 {
-    for (int64_t i = 0; i < b->rows; i++) {
+    return D9D_FAIL(D9D_EINVAL, "%s: row %lld: %.9g is no probability%s", name, (long long)row, x,
+                    is_multilabel(c) ? ""
+                                     : "; num_bins has steps of 0 to 1, without it any scores are "
+                                       "taken");
+}
+
+/* Scores must be numbers; with equal bins, and of several classes, they must be probabilities. */
+static d9d_status scores_check(const char *name, const auroc_config *c, const d9d_predictions *b)
+{
+    const bool probabilities = c->num_bins > 0 || is_multilabel(c);
+    const int64_t n = num_columns(c);
+
+    for (int64_t i = 0; i < b->rows * n; i++) {
         const double x = b->prediction[i];
 
         if (isnan(x))
-            return D9D_FAIL(D9D_EINVAL, "binary_auroc: row %lld: the prediction is not a number",
-                            (long long)i);
-        if (c->num_bins > 0 && (x < 0.0 || x > 1.0))
-            return D9D_FAIL(
-                D9D_EINVAL,
-                "binary_auroc: row %lld: %.9g is no probability; num_bins has steps of 0 to 1, "
-                "without it any scores are taken",
-                (long long)i, x);
+            return D9D_FAIL(D9D_EINVAL, "%s: row %lld: %s prediction is not a number", name,
+                            (long long)(i / n), n > 1 ? "a" : "the");
+        if (probabilities && (x < 0.0 || x > 1.0))
+            return fail_no_probability(name, c, i / n, x);
     }
     return D9D_OK;
 }
 
-static d9d_status auroc_update(const void *config, const d9d_predictions *b, void *state)
+static d9d_status scores_add(const char *name, const auroc_config *c, const d9d_predictions *b,
+                             int64_t *rows)
 {
-    const auroc_config *c = config;
-    const int64_t bins = num_bins_or_default(c);
-    int64_t *rows = state;
+    const int64_t bins = num_bins_or_default(c), n = num_columns(c), histograms = num_histograms(c);
 
-    D9D_TRY(d9di_metric_check_columns("binary_auroc", b, 1, 1));
-    D9D_TRY(d9di_metric_check_classes("binary_auroc", b, 2));
-    D9D_TRY(scores_check(c, b));
-    for (int64_t i = 0; i < b->rows; i++) {
-        const double x = b->prediction[i];
-        const int64_t bin =
-            c->num_bins == 0 ? score_bin(x) : min_i64((int64_t)(x * (double)bins), bins - 1);
-
-        rows[(b->target[i] != 0 ? bins : 0) + bin]++;
-    }
+    D9D_TRY(d9di_metric_check_columns(name, b, n, n));
+    D9D_TRY(d9di_metric_check_classes(name, b, 2));
+    D9D_TRY(scores_check(name, c, b));
+    for (int64_t i = 0; i < b->rows * n; i++)
+        rows[(i % histograms * 2 + (b->target[i] != 0)) * bins + bin_of(c, b->prediction[i])]++;
     return D9D_OK;
 }
 
-static void auroc_compute(const void *config, const void *state, double *values)
+/* *above is the number of positive rows. */
+static double area(const int64_t *negative, int64_t bins, double *above)
 {
-    const int64_t bins = num_bins_or_default(config);
-    const int64_t *negative = state, *positive = negative + bins;
-    double below = 0, above = 0, pairs = 0;
+    const int64_t *positive = negative + bins;
+    double below = 0, pairs = 0;
 
+    *above = 0;
     for (int64_t i = 0; i < bins; i++) {
         pairs += (double)positive[i] * (below + 0.5 * (double)negative[i]);
         below += (double)negative[i];
-        above += (double)positive[i];
+        *above += (double)positive[i];
     }
-    values[0] = below > 0 && above > 0 ? pairs / (below * above) : NAN;
+    return below > 0 && *above > 0 ? pairs / (below * *above) : NAN;
 }
 
-static const d9d_metric_kind auroc_kind = {.size = sizeof(d9d_metric_kind),
-                                           .table = &d9di_metric_binary_auroc_table,
-                                           .form = auroc_form,
-                                           .update = auroc_update,
-                                           .compute = auroc_compute};
-const d9d_table d9di_metric_binary_auroc_table = D9D_TABLE(
-    auroc_config, "binary_auroc", auroc_keys, "area under the ROC curve", .row = &auroc_kind);
+/* Classes without rows of both kinds have no area. */
+static void auroc_compute(const void *config, const void *state, double *values)
+{
+    const auroc_config *c = config;
+    const int64_t bins = num_bins_or_default(c), n = num_histograms(c);
+    double sum = 0, weights = 0;
+
+    for (int64_t k = 0; k < n; k++) {
+        double above;
+        const double v = area((const int64_t *)state + 2 * k * bins, bins, &above),
+                     w = isnan(v)                 ? 0
+                         : c->average == WEIGHTED ? above
+                                                  : 1;
+
+        if (is_multilabel(c) && c->average == NONE)
+            values[k] = v;
+        sum += w > 0 ? w * v : 0;
+        weights += w;
+    }
+    if (!is_multilabel(c) || c->average != NONE)
+        values[0] = weights > 0 ? sum / weights : NAN;
+}
+
+#define AUROC(word, key_table, text)                                                               \
+    static d9d_status word##_update(const void *config, const d9d_predictions *b, void *state)     \
+    {                                                                                              \
+        return scores_add(#word, config, b, state);                                                \
+    }                                                                                              \
+    static const d9d_metric_kind word##_kind = {.size = sizeof(d9d_metric_kind),                   \
+                                                .table = &d9di_metric_##word##_table,              \
+                                                .form = auroc_form,                                \
+                                                .update = word##_update,                           \
+                                                .compute = auroc_compute};                         \
+    const d9d_table d9di_metric_##word##_table =                                                   \
+        D9D_TABLE(auroc_config, #word, key_table, text, .row = &word##_kind)
+
+AUROC(binary_auroc, binary_keys, "area under the ROC curve");
+AUROC(multilabel_auroc, multilabel_keys, "area under the ROC curve of classes of which any may be");

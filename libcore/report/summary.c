@@ -115,13 +115,15 @@ typedef struct evaluation_best {
 static const struct {
     const char *metric;
     int sign; /* 1: higher is better */
-} betters[] = {{"loss", -1}, {"accuracy", 1}, {"precision", 1},   {"recall", 1},
-               {"f1", 1},    {"fbeta", 1},    {"binary_auroc", 1}};
+} betters[] = {{"loss", -1}, {"accuracy", 1}, {"precision", 1},    {"recall", 1},
+               {"f1", 1},    {"fbeta", 1},    {"binary_auroc", 1}, {"multilabel_auroc", 1},
+               {"mse", -1},  {"mae", -1},     {"r2", 1},           {"pearson", 1}};
 
-/* The direction of a key such as "valid/f1" or "valid/f1[1]". */
+/* The direction of a key such as "valid/f1" or "valid/f1[1]", or "valid/HEAD.f1" of a head. */
 static int better_direction(const char *key)
 {
-    const char *metric = strrchr(key, '/') + 1;
+    const char *own = strrchr(key, '/') + 1, *of_head = strrchr(own, '.');
+    const char *metric = of_head != NULL ? of_head + 1 : own;
     const size_t n = strcspn(metric, "[");
 
     for (size_t i = 0; i < sizeof(betters) / sizeof(betters[0]); i++)

@@ -17,7 +17,7 @@ import numpy as np
 from sklearn import metrics as sk
 
 HERE = Path(__file__).resolve().parent / "metrics"
-CLASSES, LABELS = 7, 4
+CLASSES, LABELS, OUTPUTS = 7, 4, 3
 AVERAGES = ("micro", "macro", "weighted", "none")
 
 
@@ -32,6 +32,12 @@ def predictions(rows, seed):
     out["multiclass"] = (np.round(s, 3), y)
     y = (g.random((rows, LABELS)) < [0.5, 0.2, 0.1, 0.02]).astype(int)
     out["multilabel"] = (np.round(0.4 * y + 0.6 * g.random((rows, LABELS)), 3), y)
+    # Outputs of different spread; the last one varies little beside its mean.
+    y = g.standard_normal((rows, OUTPUTS)) * [1, 30, 0.05] + [0, -5, 1e4]
+    p = y * [0.9, 1.1, 1] + g.standard_normal((rows, OUTPUTS)) * [0.5, 20, 0.03]
+    out["regression"] = (np.round(p, 3), np.round(y, 3))
+    one = out["regression"]
+    out["regression_one"] = (one[0][:, 0], one[1][:, 0])
     return out
 
 
@@ -51,6 +57,16 @@ def statistics(problem, p, y):
         yield f"recall{tail}", sk.recall_score(y, said, **a)
         yield f"f1{tail}", sk.f1_score(y, said, **a)
         yield f"fbeta,beta=2{tail}", sk.fbeta_score(y, said, beta=2, **a)
+
+
+def regressions(problem, n, p, y):
+    each = {"mse": sk.mean_squared_error(y, p, multioutput="raw_values"),
+            "mae": sk.mean_absolute_error(y, p, multioutput="raw_values"),
+            "r2": sk.r2_score(y, p, multioutput="raw_values"),
+            "pearson": np.array([np.corrcoef(p[:, k], y[:, k])[0, 1] for k in range(n)])}
+    for name, values in each.items():
+        yield problem, f"{name},num_outputs={n}", values.mean(), 1e-9
+        yield problem, f"{name},num_outputs={n},average=none", values.tolist() if n > 1 else values[0], 1e-9
 
 
 def cases(data):
@@ -73,7 +89,15 @@ def cases(data):
     yield "multilabel", "accuracy" + keys, float(np.mean((p > 0.5) == y)), 1e-12
     yield ("multilabel", "confusion_matrix" + keys,
            sk.multilabel_confusion_matrix(y, (p > 0.5).astype(int)).ravel().tolist(), 0)
-    for problem, (p, y) in data.items():
+    yield "multilabel", "multilabel_auroc,num_bins=100000,average=micro" + f",num_classes={LABELS}", sk.roc_auc_score(
+        y, p, average="micro"), 1e-5
+    for average in AVERAGES:
+        want = sk.roc_auc_score(y, p, average=sk_average(average))
+        yield "multilabel", f"multilabel_auroc,num_classes={LABELS},average={average}", np.asarray(want).tolist(), 1e-3
+    for problem, n in (("regression", OUTPUTS), ("regression_one", 1)):
+        yield from regressions(problem, n, *(x.reshape(-1, n) for x in data[problem]))
+    for problem in ("binary", "multiclass", "multilabel"):
+        p, y = data[problem]
         for metric, value in statistics(problem, p, y):
             yield problem, metric, np.asarray(value).tolist(), 1e-12
 

@@ -249,6 +249,95 @@ static void area_by_steps_is_of_probabilities(void **state)
     d9d_arena_release(&a);
 }
 
+/* Column 0 is ordered rightly, column 1 the wrong way round, column 2 is all of one class. */
+static void area_of_several_classes(void **state)
+{
+    static const double p[] = {0.1, 0.9, 0.5, 0.6, 0.2, 0.5, 0.7, 1, 0},
+                        y[] = {0, 0, 1, 1, 1, 1, 1, 0, 1}, score[] = {0.1, 0.9, 1.5};
+    const d9d_predictions b = batch(3, p, 3, y, 3), bad = batch(1, score, 3, y, 3);
+    d9d_arena a = {0};
+    d9d_metric *m;
+
+    (void)state;
+    VALUE_IS("{\"name\": \"multilabel_auroc\", \"num_classes\": 3}", b, 0.5);
+    VALUE_IS("{\"name\": \"multilabel_auroc\", \"num_classes\": 3, \"average\": \"none\"}", b, 1, 0,
+             NAN);
+    VALUE_IS("{\"name\": \"multilabel_auroc\", \"num_classes\": 3, \"average\": \"weighted\"}", b,
+             2.0 / 3);
+    VALUE_IS("{\"name\": \"multilabel_auroc\", \"num_classes\": 3, \"average\": \"micro\"}", b,
+             5.0 / 18);
+    assert_ok(make("{\"name\": \"multilabel_auroc\", \"num_classes\": 3}", &a, &m));
+    assert_fails(d9d_metric_update(m, &bad), D9D_EINVAL,
+                 "multilabel_auroc: row 0: 1.5 is no probability");
+    d9d_metric_free(m);
+    d9d_arena_release(&a);
+}
+
+static void numbers_have_errors_and_correlation(void **state)
+{
+    static const double p[] = {1, 5, 2, 5, 6, 5}, t[] = {2, 5, 4, 5, 6, 5}, one[] = {3},
+                        other[] = {4}, far[] = {1e200};
+    const d9d_predictions b = batch(3, p, 2, t, 2), same = batch(3, t, 2, p, 2),
+                          single = batch(1, one, 1, other, 1), bad = batch(1, far, 1, one, 1);
+    d9d_arena a = {0};
+    d9d_metric *m;
+
+    (void)state;
+    VALUE_IS("{\"name\": \"mse\", \"num_outputs\": 2, \"average\": \"none\"}", b, 5.0 / 3, 0);
+    VALUE_IS("{\"name\": \"mae\", \"num_outputs\": 2}", b, 0.5);
+    VALUE_IS("{\"name\": \"r2\", \"num_outputs\": 2, \"average\": \"none\"}", b, 0.375, 1);
+    VALUE_IS("{\"name\": \"pearson\", \"num_outputs\": 2, \"average\": \"none\"}", b,
+             10 / sqrt(14 * 8), NAN);
+    VALUE_IS("{\"name\": \"pearson\", \"num_outputs\": 2}", same, 10 / sqrt(14 * 8));
+    VALUE_IS("{\"name\": \"r2\"}", single, NAN);
+    VALUE_IS("{\"name\": \"mae\"}", single, 1);
+    VALUE_IS("{\"name\": \"mse\"}", batch(0, p, 1, t, 1), NAN);
+    assert_ok(make("{\"name\": \"mse\"}", &a, &m));
+    assert_fails(d9d_metric_update(m, &bad), D9D_EINVAL,
+                 "mse: row 0: the prediction is 1e+200, no finite float32");
+    assert_fails(d9d_metric_update(m, &b), D9D_EINVAL, "mse: a prediction of 2 numbers, must be 1");
+    d9d_metric_free(m);
+    d9d_arena_release(&a);
+}
+
+/* Targets of a large mean, in the order of their numbers, against it, and dealt to two ranks. */
+static void regressions_do_not_depend_on_order(void **state)
+{
+    enum { N = 999 };
+    static const char *const names[] = {"mse", "mae", "r2", "pearson"};
+    static double p[N], t[N], q[N], u[N];
+    char text[64];
+
+    (void)state;
+    for (int i = 0; i < N; i++) {
+        t[i] = u[N - 1 - i] = 1e7 + (i * 7919 % N) * ldexp(1, i % 9 - 30);
+        p[i] = q[N - 1 - i] = t[i] + (i * 104729 % N) * ldexp(1, i % 40 - 50);
+    }
+    for (size_t k = 0; k < sizeof(names) / sizeof(names[0]); k++) {
+        const d9d_predictions all = batch(N, p, 1, t, 1), back = batch(N, q, 1, u, 1),
+                              first = batch(300, p, 1, t, 1),
+                              rest = batch(N - 300, p + 300, 1, t + 300, 1);
+        d9d_metric *m[4];
+        d9d_arena a = {0};
+        double v[4];
+
+        (void)snprintf(text, sizeof(text), "{\"name\": \"%s\"}", names[k]);
+        for (int i = 0; i < 4; i++)
+            assert_ok(make(text, &a, &m[i]));
+        assert_ok(d9d_metric_update(m[0], &all));
+        assert_ok(d9d_metric_update(m[1], &back));
+        assert_ok(d9d_metric_update(m[2], &rest));
+        assert_ok(d9d_metric_update(m[3], &first));
+        d9d_metric_merge(m[2], m[3]);
+        for (int i = 0; i < 3; i++)
+            d9d_metric_compute(m[i], &v[i]);
+        assert_true(isfinite(v[0]) && v[0] == v[1] && v[0] == v[2]);
+        for (int i = 0; i < 4; i++)
+            d9d_metric_free(m[i]);
+        d9d_arena_release(&a);
+    }
+}
+
 #define MULTI(name, rest)                                                                          \
     "{\"name\": \"" name "\", \"problem\": \"multiclass\", \"num_classes\": 3" rest "}"
 
@@ -397,6 +486,9 @@ int main(void)
         cmocka_unit_test(area_under_the_curve),
         cmocka_unit_test(area_of_any_scores),
         cmocka_unit_test(area_by_steps_is_of_probabilities),
+        cmocka_unit_test(area_of_several_classes),
+        cmocka_unit_test(numbers_have_errors_and_correlation),
+        cmocka_unit_test(regressions_do_not_depend_on_order),
         cmocka_unit_test(classes),
         cmocka_unit_test(scores_and_ties),
         cmocka_unit_test(a_configuration_is_checked),

@@ -19,7 +19,10 @@
  *     min max            [N, C] numbers
  *     rewards            [N, 7] of a preference or reward task     means of rewards, margins, ...
  *     tokens             [N, 5] of a language model; [N] tokens    accuracy, entropy, calibration,
- * ... binary_auroc       [N] probabilities; 0 or 1                    area under the ROC curve
+ *     binary_auroc       [N] probabilities; 0 or 1                    area under the ROC curve
+ *     multilabel_auroc   [N, C] probabilities; [N, C] 0 or 1          the same of each class
+ *     mse mae r2 pearson [N, C] numbers; [N, C] numbers               of each of C outputs: errors,
+ *                                                            explained variance, correlation
  *     accuracy precision recall f1 fbeta confusion_matrix
  *         binary         [N] probabilities; 0 or 1
  *         multiclass     [N, C] scores, or [N] classes; [N] classes, or [N, C] one-hot
@@ -36,10 +39,13 @@
  *
  * If a ratio is 0/0 for a class, its value is `zero_division`, 0 by default.  With null the value
  * is NaN, and macro and weighted averages leave the class out.  Values equal scikit-learn's for the
- * same names, with two exceptions.  binary_auroc bins the scores: it treats scores as equal if they
+ * same names, with two exceptions.  The AUROC bins the scores: it treats scores as equal if they
  * differ by less than a thousandth of themselves or of their distance from 1.  With `num_bins`, it
  * treats scores in the same of `num_bins` equal bins of [0, 1] as equal.  A class needs no
- * prediction to be known.
+ * prediction to be known.  A class without rows of both targets has no area, an output without two
+ * rows no r2, and one that does not vary no correlation: their value is NaN, and averages leave
+ * them out.  Sums of regressions are exact (metric/exact_sum.h): the values are the same, to the
+ * bit, on any distribution of the rows.
  *
  * A user-defined metric is a table as well: d9d_metric_kind.
  */
