@@ -38,7 +38,7 @@ refused() { # CODE WORDS OPTION...
     shard --out d d.jsonl
     d9d-shard verify -q d
     run -0 d9d-shard inspect -q d
-    [[ "$output" == *"field weight: F32 per target"*"field kind: U8 per token"*"field source: I64 per sample"*"field boxes: I32 per sample, 2, up to 2 rows"* ]]
+    [[ "$output" == *"field weight: F32 per target"$'\n'"field kind: U8 per token, from 0 to 11"$'\n'"field source: I64 per sample, from 9007199254740993 to 90071992547401051"$'\n'"field boxes: I32 per sample, 2, up to 2 rows, from 0 to 29"* ]]
     run -0 d9d-shard inspect -q --json --sample 2 d
     [[ "$output" == *'"fields": [{"weight": [2, 2.01'*'"kind": [0, 1, 2'*'"source": [9007199254740997], "boxes": [2, 0, 2, 1]}]}' ]]
     run -0 d9d-shard inspect -q --json d
@@ -178,6 +178,22 @@ line() { sed -E "$1" <<<'{"input_ids": [1, 2], "weight": [0, 1], "kind": [0, 1],
     format=arrays shard --out n n.jsonl
     d9d-shard verify -q n
     cmp <(values n) <(echo '{"w": [null, 1]}')
+}
+
+@test "the range of integers is in the manifest, without ignored classes, whatever tasks and units made it" {
+    echo '{"fields": [{"name": "tags", "per": "token", "dtype": "I32"}, {"name": "none", "dtype": "I32"}, {"name": "x"}]}' >fields.json
+    awk 'BEGIN { for (i = 0; i < 500; i++) printf "{\"input_ids\": [1, 2], \"labels\": [-100, %d], \"tags\": [-100, %d], \"none\": -100, \"x\": 0}\n",
+        3 + i % 7, i * 7919 % 500 - 3 }' >t.jsonl
+    shard --unit-size 5kB --out t t.jsonl
+    d9d-shard verify -q t
+    ranges() { jq -c '[.fields[].range, .label_range]' "$1/manifest.json"; }
+    assert_equal "$(ranges t)" '[[-3,496],null,null,[3,9]]'
+    for i in 0 1 2; do shard --unit-size 5kB --task $i/3 --out part$i t.jsonl; done
+    d9d-shard merge -q merged part2 part0 part1
+    diff -r t merged
+    shard --pack 16 --split valid=3 --out packed t.jsonl
+    d9d-shard verify -q packed
+    assert_equal "$(ranges packed)" "$(ranges t)"
 }
 
 @test "damage is found" {

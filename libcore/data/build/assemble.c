@@ -101,6 +101,8 @@ struct count {
     int64_t input_split; /* the unit's documents have labels, or have none */
     uint64_t shards;
     int64_t longest[D9D_FIELDS_MAX]; /* rows of ragged fields */
+    d9d_field_range range[D9D_FIELDS_MAX], label_range;
+    bool unranged; /* a unit does not know its ranges */
 };
 
 static d9d_status count_unit(void *arg, const char *dir, const d9di_shard_unit_state *s)
@@ -119,8 +121,12 @@ static d9d_status count_unit(void *arg, const char *dir, const d9di_shard_unit_s
     }
     c->bound = s->bound > c->bound ? s->bound : c->bound;
     c->shards += s->shards.len;
-    for (i = 0; i < D9D_FIELDS_MAX; i++)
+    for (i = 0; i < D9D_FIELDS_MAX; i++) {
         c->longest[i] = s->longest[i] > c->longest[i] ? s->longest[i] : c->longest[i];
+        d9di_field_range_merge(&c->range[i], &s->range[i]);
+    }
+    d9di_field_range_merge(&c->label_range, &s->label_range);
+    c->unranged = c->unranged || !s->ranged;
     c->m->tokens += s->tokens;
     add_documents(&c->m->documents, &s->documents);
     for (i = 0; i < c->m->n_splits; i++)
@@ -143,8 +149,8 @@ static void assign_split_ranges(const d9di_shard_split_stats *split, d9di_datase
     }
 }
 
-/* The declared fields with the rows that were found. */
-static d9d_status set_fields(const d9di_assemble_opts *opts, const int64_t *longest,
+/* The declared fields with the rows and the values that were found. */
+static d9d_status set_fields(const d9di_assemble_opts *opts, const struct count *c,
                              d9di_dataset_manifest *m)
 {
     const d9d_field_list declared = opts->unit.fields;
@@ -154,7 +160,8 @@ static d9d_status set_fields(const d9di_assemble_opts *opts, const int64_t *long
         return D9D_FAIL(D9D_ENOMEM, "%s: no memory for %zu fields", opts->unit.dir, declared.n);
     for (size_t i = 0; i < declared.n; i++) {
         v[i] = declared.v[i];
-        v[i].longest = v[i].ragged ? longest[i] : 0;
+        v[i].longest = v[i].ragged ? c->longest[i] : 0;
+        v[i].range = c->unranged ? (d9d_field_range){.known = false} : c->range[i];
     }
     m->fields = (d9d_field_list){v, declared.n};
     return D9D_OK;
@@ -173,7 +180,8 @@ static d9d_status count_units(const d9di_assemble_opts *opts, d9di_shard_split_s
         m->vocab_size = c.bound;
     m->wide = opts->unit.wide;
     m->labels = c.labels == 1;
-    D9D_TRY(set_fields(opts, c.longest, m));
+    m->label_range = c.unranged ? (d9d_field_range){.known = false} : c.label_range;
+    D9D_TRY(set_fields(opts, &c, m));
     if (c.shards > D9DI_MAX_SHARDS)
         return D9D_FAIL(
             D9D_EFORMAT,

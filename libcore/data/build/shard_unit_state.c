@@ -83,6 +83,17 @@ static json_t *longest_json(const d9di_shard_unit_opts *opts, const d9di_shard_u
     return v;
 }
 
+/* Of each field, then of the labels. */
+static json_t *ranges_json(const d9di_shard_unit_opts *opts, const d9di_shard_unit_state *s)
+{
+    json_t *v = json_array();
+
+    for (size_t i = 0; i < opts->fields.n; i++)
+        d9d_json_add(&v, d9di_field_range_json(&s->range[i]));
+    d9d_json_add(&v, d9di_field_range_json(&s->label_range));
+    return v;
+}
+
 static json_t *lists_json(const d9di_shard_unit_opts *opts, const d9di_shard_unit_state *s)
 {
     const int64_t *numbers = (const int64_t *)s->split;
@@ -122,6 +133,8 @@ d9d_status d9di_shard_unit_state_write(const d9di_shard_unit_opts *opts,
 
     if (opts->fields.n > 0)
         d9d_json_set(&root, "longest", longest_json(opts, s));
+    if (s->ranged)
+        d9d_json_set(&root, "ranges", ranges_json(opts, s));
     for (i = 0; i < N_FIELDS; i++)
         bad |= json_object_set_new(
             root, fields[i].name,
@@ -208,6 +221,19 @@ static d9d_status read_longest(const json_t *root, const char *where, size_t n,
     return D9D_OK;
 }
 
+/* Units of older versions have none. */
+static d9d_status read_ranges(const json_t *root, const char *where, size_t n,
+                              d9di_shard_unit_state *s)
+{
+    const json_t *list = json_object_get(root, "ranges");
+
+    s->ranged = json_array_size(list) == n + 1;
+    for (size_t i = 0; s->ranged && i <= n; i++)
+        D9D_TRY(d9di_field_range_parse(json_array_get(list, i), where,
+                                       i < n ? &s->range[i] : &s->label_range));
+    return D9D_OK;
+}
+
 static d9d_status read_lists(const json_t *root, const char *where,
                              const d9di_shard_unit_opts *opts, d9di_shard_unit_state *s)
 {
@@ -287,6 +313,7 @@ static d9d_status read_state(const json_t *root, const char *where, const d9d_bu
     D9D_TRY(read_splits(root, where, opts, s));
     D9D_TRY(read_skipped(root, where, s));
     D9D_TRY(read_longest(root, where, opts->fields.n, s));
+    D9D_TRY(read_ranges(root, where, opts->fields.n, s));
     return read_lists(root, where, opts, s);
 }
 

@@ -329,6 +329,10 @@ static d9d_status parse_counts(d9di_dataset_manifest *m, const json_t *root, con
 
 static d9d_status parse_fields(d9di_dataset_manifest *m, const json_t *root, const char *where)
 {
+    char at[512];
+
+    (void)snprintf(at, sizeof(at), "%.480s: label_range", where);
+    D9D_TRY(d9di_field_range_parse(json_object_get(root, "label_range"), at, &m->label_range));
     return d9di_field_list_parse(json_object_get(root, "fields"), where, &m->arena, &m->fields);
 }
 
@@ -530,6 +534,8 @@ d9d_status d9di_dataset_manifest_print(const d9di_dataset_manifest *m, d9d_buf *
                   recipe_json(m), "documents", documents_json(m));
     d9d_status st = D9D_ENOMEM;
 
+    if (m->label_range.known)
+        d9d_json_set(&root, "label_range", d9di_field_range_json(&m->label_range));
     if (m->fields.n > 0)
         d9d_json_set(&root, "fields", d9di_field_list_json(m->fields));
     if (!root || !lists || json_object_update(root, lists) != 0)

@@ -65,7 +65,8 @@ typedef struct d9di_dataset_manifest {
     bool labels; /* labels are stored; otherwise the target is the next token */
     bool has_tokenizer;
     d9d_hash tokenizer_hash;
-    d9d_field_list fields; /* n 0: samples have ids and labels alone */
+    d9d_field_range label_range; /* of stored labels */
+    d9d_field_list fields;       /* n 0: samples have ids and labels alone */
     d9di_dataset_recipe recipe;
     d9di_dataset_documents documents;
     int64_t *edges; /* upper bounds of the length buckets, ascending; bucket i holds lengths up to

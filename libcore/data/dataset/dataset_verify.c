@@ -144,6 +144,16 @@ static d9d_status check_files(const d9d_dataset *ds, const d9d_log *log)
 
 /* --- records ------------------------------------------------------------------------------- */
 
+/* True if the values are those that the manifest says, as far as it does. */
+static bool is_in_range(const d9d_field *f, const void *data, int64_t rows)
+{
+    d9d_field_range r = f->range;
+
+    if (r.known)
+        d9di_field_range_add(&r, f, data, rows);
+    return r.min == f->range.min && r.max == f->range.max;
+}
+
 /* Checks the fields of a sample's documents. */
 static d9d_status check_fields(const d9d_dataset *ds, const d9d_sample *s)
 {
@@ -165,6 +175,13 @@ static d9d_status check_fields(const d9d_dataset *ds, const d9d_sample *s)
             st = D9D_FAIL(D9D_EFORMAT,
                           "%s: sample %lld: element %lld of the field \"%s\" is NaN or infinite",
                           ds->dir, (long long)s->number, (long long)bad, list.v[i].name);
+        else if (!is_in_range(&list.v[i], v->data[i], v->rows[i]))
+            st =
+                D9D_FAIL(D9D_EFORMAT,
+                         "%s: sample %lld: the field \"%s\" has values outside %lld to %lld, which "
+                         "the manifest says",
+                         ds->dir, (long long)s->number, list.v[i].name,
+                         (long long)list.v[i].range.min, (long long)list.v[i].range.max);
         else if (list.v[i].ragged && v->rows[i] > list.v[i].longest)
             st = D9D_FAIL(D9D_EFORMAT,
                           "%s: sample %lld: the field \"%s\" has %lld row%s, the manifest says at "

@@ -194,6 +194,88 @@ int64_t d9di_field_find_nonfinite(const d9d_field *f, const void *data, int64_t 
     return -1;
 }
 
+/* --- ranges ----------------------------------------------------------------------------------- */
+
+static void range_add(d9d_field_range *r, int64_t v)
+{
+    if (v == D9D_FIELD_IGNORED)
+        return;
+    r->min = !r->known || v < r->min ? v : r->min;
+    r->max = !r->known || v > r->max ? v : r->max;
+    r->known = true;
+}
+
+void d9di_field_range_add_i32(d9d_field_range *r, const int32_t *v, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        range_add(r, v[i]);
+}
+
+static void range_add_i64(d9d_field_range *r, const char *p, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++) {
+        int64_t v;
+
+        memcpy(&v, p + i * (int64_t)sizeof(v), sizeof(v));
+        range_add(r, v);
+    }
+}
+
+static void range_add_u8(d9d_field_range *r, const uint8_t *v, int64_t n)
+{
+    uint8_t min = UINT8_MAX, max = 0;
+
+    for (int64_t i = 0; i < n; i++) {
+        min = v[i] < min ? v[i] : min;
+        max = v[i] > max ? v[i] : max;
+    }
+    if (n > 0)
+        d9di_field_range_merge(r, &(d9d_field_range){true, min, max});
+}
+
+void d9di_field_range_add(d9d_field_range *r, const d9d_field *f, const void *data, int64_t rows)
+{
+    const int64_t n = rows * d9d_field_elements(f);
+
+    switch (f->dtype) {
+    case D9D_U8: range_add_u8(r, data, n); break;
+    case D9D_I32: d9di_field_range_add_i32(r, data, (size_t)n); break;
+    case D9D_I64: range_add_i64(r, data, n); break;
+    default: break;
+    }
+}
+
+void d9di_field_range_merge(d9d_field_range *r, const d9d_field_range *other)
+{
+    if (!other->known)
+        return;
+    r->min = !r->known || other->min < r->min ? other->min : r->min;
+    r->max = !r->known || other->max > r->max ? other->max : r->max;
+    r->known = true;
+}
+
+json_t *d9di_field_range_json(const d9d_field_range *r)
+{
+    return r->known ? json_pack("[I, I]", (json_int_t)r->min, (json_int_t)r->max) : json_null();
+}
+
+d9d_status d9di_field_range_parse(const json_t *v, const char *where, d9d_field_range *out)
+{
+    const json_t *min = json_array_get(v, 0), *max = json_array_get(v, 1);
+
+    *out = (d9d_field_range){.known = false};
+    if (v == NULL || json_is_null(v))
+        return D9D_OK;
+    if (json_array_size(v) != 2 || !json_is_integer(min) || !json_is_integer(max) ||
+        json_integer_value(min) > json_integer_value(max))
+        return D9D_FAIL(D9D_EFORMAT, "%s: must be null, or the smallest and the largest integer",
+                        where);
+    *out = (d9d_field_range){true, json_integer_value(min), json_integer_value(max)};
+    return D9D_OK;
+}
+
+/* --- documents -------------------------------------------------------------------------------- */
+
 d9d_status d9di_field_document_find(const struct d9di_field_document *documents, size_t n,
                                     uint64_t bytes, uint64_t token, const char *where,
                                     size_t *index, size_t *size)
@@ -235,6 +317,8 @@ static json_t *field_json(const d9d_field *f)
     v = json_pack("{s:s, s:s, s:s, s:o, s:b, s:o, s:b}", "name", f->name, "dtype",
                   d9d_dtype_safetensors(f->dtype), "per", d9d_field_per_names[f->per], "shape",
                   shape, "ragged", f->ragged, "pad", json_real(f->pad), "allow_nan", f->allow_nan);
+    if (f->dtype != D9D_F32)
+        d9d_json_set(&v, "range", d9di_field_range_json(&f->range));
     if (!f->ragged)
         return v;
     d9d_json_set(&v, "padding", json_string(d9d_field_padding_names[f->padding]));
@@ -278,6 +362,14 @@ static d9d_status parse_shape(const json_t *v, const char *where, d9d_field *out
     return D9D_OK;
 }
 
+static d9d_status parse_range(const json_t *v, const char *where, d9d_field *out)
+{
+    char at[512];
+
+    (void)snprintf(at, sizeof(at), "%.490s: range", where);
+    return d9di_field_range_parse(json_object_get(v, "range"), at, &out->range);
+}
+
 static d9d_status parse_field(const json_t *v, const char *where, d9d_arena *a, d9d_field *out)
 {
     const char *name, *dtype;
@@ -296,6 +388,7 @@ static d9d_status parse_field(const json_t *v, const char *where, d9d_arena *a, 
         D9D_TRY(get_word(v, where, "padding", d9d_field_padding_names, &padding));
         D9D_TRY(d9d_json_get_i64(v, where, "longest", 0, INT32_MAX, &out->longest));
     }
+    D9D_TRY(parse_range(v, where, out));
     out->per = (d9d_field_per)per;
     out->padding = (d9d_field_padding)padding;
     out->dtype = (d9d_dtype)d9d_dtype_find(dtype);

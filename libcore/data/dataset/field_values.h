@@ -25,6 +25,14 @@ d9d_status d9di_field_slice(d9d_field_list list, const void *document, size_t by
 /* The index of the first element that is NaN or infinite; -1: none. */
 int64_t d9di_field_find_nonfinite(const d9d_field *f, const void *data, int64_t rows);
 
+/* Extends a range by the integers of `rows` rows, or of an array; a field of reals has none. */
+void d9di_field_range_add(d9d_field_range *r, const d9d_field *f, const void *data, int64_t rows);
+void d9di_field_range_add_i32(d9d_field_range *r, const int32_t *v, size_t n);
+void d9di_field_range_merge(d9d_field_range *r, const d9d_field_range *other);
+/* [min, max], or null; and back, where absent is null too. */
+json_t *d9di_field_range_json(const d9d_field_range *r);
+d9d_status d9di_field_range_parse(const json_t *v, const char *where, d9d_field_range *out);
+
 /* The list as JSON, and back; its memory is the arena's. */
 json_t *d9di_field_list_json(d9d_field_list list);
 d9d_status d9di_field_list_parse(const json_t *list, const char *where, d9d_arena *a,

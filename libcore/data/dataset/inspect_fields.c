@@ -21,6 +21,9 @@ d9d_status d9di_dataset_print_fields(const d9d_dataset *ds, d9d_buf *out)
         if (f->ragged)
             D9D_TRY(d9d_buf_printf(out, ", up to %lld row%s", (long long)f->longest,
                                    D9D_PLURAL(f->longest)));
+        if (f->range.known)
+            D9D_TRY(d9d_buf_printf(out, ", from %lld to %lld", (long long)f->range.min,
+                                   (long long)f->range.max));
         D9D_TRY(d9d_buf_append(out, "\n", 1));
     }
     return D9D_OK;

@@ -49,6 +49,13 @@ typedef enum d9d_field_padding {
 /* "token", "target", "sample"; "right", "left", "none": NULL-ended. */
 D9D_API extern const char *const d9d_field_per_names[], *const d9d_field_padding_names[];
 
+/* The smallest and the largest of integers, of which D9D_FIELD_IGNORED is none. */
+typedef struct d9d_field_range {
+    bool known; /* false: there are none, or nobody has looked */
+    int64_t min, max;
+} d9d_field_range;
+enum { D9D_FIELD_IGNORED = -100 }; /* an ignored class */
+
 typedef struct d9d_field {
     const char *name;
     d9d_dtype dtype; /* F32, I64, I32 or U8 */
@@ -60,6 +67,7 @@ typedef struct d9d_field {
     double pad;                    /* the value of padding */
     bool allow_nan;                /* NaN and infinities are values */
     int64_t longest;               /* ragged: most rows of a document */
+    d9d_field_range range;         /* of integers, over all splits */
 } d9d_field;
 
 /* Borrowed. */
@@ -95,6 +103,10 @@ typedef struct d9d_field_request {
     int64_t elements;  /* of a row; 0: any shape */
     bool spread;       /* per target: a field per sample is good too, repeated at its targets */
     bool classes;      /* I32: padding is -100, an ignored class, whatever the dataset says */
+    bool drops_labels; /* F32 per target: a row with a NaN is for no target: that has no label, and
+                          the row is 0 */
+    int64_t limit;     /* I32: values are below it, and a dataset that is known to have another is
+                          refused; 0: any */
     const char *where; /* who asks, for messages: "task.loss_weights" */
 } d9d_field_request;
 
