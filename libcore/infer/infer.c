@@ -62,17 +62,20 @@ static d9di_engine_opts engine_opts(const infer_run *r)
     return d9di_infer_engine_opts(r->c, r->where, &r->data, r->body.kind != NULL ? &r->body : NULL);
 }
 
-/* Metrics of classes, or of losses. */
+/* Metrics of classes, or of losses, and those of heads. */
 static d9d_status metrics_open(infer_run *r)
 {
-    const d9di_run_metrics_source source = {.list = &r->c->metrics, .where = "metrics"};
+    d9di_run_metrics_source sources[1 + D9D_TASK_PARTS_MAX] = {
+        {.list = &r->c->metrics, .where = "metrics"}};
+    size_t n;
 
-    if (r->c->metrics.n == 0)
-        return D9D_OK;
-    if (r->task->shape != NULL)
+    if (r->task->shape != NULL && r->c->metrics.n > 0)
         return D9D_FAIL(D9D_ECONFIG, "metrics: the task %s writes arrays, and no predictions",
                         r->c->task.choice->name);
-    D9D_TRY(d9di_run_metrics_open(&source, 1, &r->arena, &r->metrics));
+    D9D_TRY(d9di_task_head_sources(&r->body, "task.heads", false, &r->arena, sources + 1, &n));
+    D9D_TRY(d9di_run_metrics_open(sources, 1 + n, &r->arena, &r->metrics));
+    if (r->metrics.n == 0)
+        return D9D_OK;
     if (r->metrics.width > D9D_INFER_TASK_METRICS_MAX)
         return D9D_FAIL(D9D_ECONFIG, "metrics: %zu values, more than %d", r->metrics.width,
                         D9D_INFER_TASK_METRICS_MAX);

@@ -8,6 +8,7 @@
 #include "d9d/base/plugin_call.h"
 #include "d9d/comm/exchange.h"
 #include "infer/npy_writer.h"
+#include "tasks/absent_values.h"
 
 /* Precedes a row's line, or columns of its record. */
 typedef struct message_head {
@@ -191,21 +192,59 @@ static d9d_status count_losses(d9di_infer_rows *r, const d9d_infer_task_row *x)
                                            .prediction_columns = 1});
 }
 
-/* The values of a row that has a class. */
+/* What a head's outputs of a text are compared with, in r->prediction; empty: nothing. */
+static d9d_status find_targets(d9di_infer_rows *r, const d9d_infer_task_row *x,
+                               const d9d_task_head_record *h)
+{
+    const d9d_batch_field *f = h->label != NULL ? d9d_batch_find_field(x->batch, h->label) : NULL;
+    const int32_t *classes = f != NULL ? f->data : NULL;
+    const float *values = f != NULL ? f->data : NULL;
+
+    r->prediction.len = 0;
+    if (h->targets == D9D_TASK_TARGETS_CLASSES) {
+        const int32_t class = classes != NULL ? classes[x->seq] : x->label;
+
+        return class >= 0 ? D9D_VEC_PUSH(&r->prediction, (double)class) : D9D_OK;
+    }
+    values += x->seq * h->columns;
+    for (int64_t i = 0; i < h->columns && d9di_absent_values_are_there(values, h->columns); i++)
+        D9D_TRY(D9D_VEC_PUSH(&r->prediction, (double)values[i]));
+    return D9D_OK;
+}
+
+/* Columns of a row are those of the task's heads, one of which may have no number of its own. */
+static d9d_status count_heads(d9di_infer_rows *r, const d9d_infer_task_row *x)
+{
+    size_t n;
+    const d9d_task_head_record *h = d9di_task_heads(r->body, &n);
+    const float *at = x->values;
+    int64_t known = 0;
+
+    for (size_t i = 0; i < n; i++)
+        known += h[i].columns != D9D_INT_NULL ? h[i].columns : 0;
+    for (size_t i = 0; i < n; i++) {
+        const int64_t columns = h[i].columns != D9D_INT_NULL ? h[i].columns : x->width - known;
+
+        r->prediction.len = 0;
+        if (h[i].metrics->n > 0 && x->length > 0)
+            D9D_TRY(find_targets(r, x, &h[i]));
+        if (r->prediction.len > 0)
+            D9D_TRY(d9di_run_metrics_count(r->metrics, 1 + i, 1, columns, at, r->prediction.data));
+        at += columns;
+    }
+    return D9D_OK;
+}
+
+/* The values of a row that has a class, and those of each head that have their targets. */
 static d9d_status count_values(d9di_infer_rows *r, const d9d_infer_task_row *x)
 {
     const double target = x->label;
 
-    if (r->metrics == NULL || x->label == D9D_IGNORE_INDEX)
+    if (r->metrics == NULL)
         return D9D_OK;
-    r->prediction.len = 0;
-    for (int64_t i = 0; i < x->width; i++)
-        D9D_TRY(D9D_VEC_PUSH(&r->prediction, (double)x->values[i]));
-    return count_row(r, &(d9d_predictions){.rows = 1,
-                                           .prediction = r->prediction.data,
-                                           .target = &target,
-                                           .prediction_columns = x->width,
-                                           .target_columns = 1});
+    if (x->label != D9D_IGNORE_INDEX)
+        D9D_TRY(d9di_run_metrics_count(r->metrics, 0, 1, x->width, x->values, &target));
+    return count_heads(r, x);
 }
 
 static d9d_status append_losses(d9di_infer_rows *r, d9d_infer_task_row *x, d9d_buf *messages)

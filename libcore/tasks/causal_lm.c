@@ -49,10 +49,14 @@ static d9d_status causal_lm_open(const void *config, void **self)
                                  .weight = (float)c->soft_weight,
                                  .smoothing = (float)c->label_smoothing};
     request_add(t, c->loss_weights,
-                (d9d_field_request){
-                    .dtype = D9D_F32, .elements = 1, .spread = true, .where = "task.loss_weights"});
-    request_add(t, c->soft_labels,
-                (d9d_field_request){.dtype = D9D_F32, .where = "task.soft_labels"});
+                (d9d_field_request){.dtype = D9D_F32,
+                                    .elements = 1,
+                                    .spread = true,
+                                    .drops_labels = true,
+                                    .where = "task.loss_weights"});
+    request_add(
+        t, c->soft_labels,
+        (d9d_field_request){.dtype = D9D_F32, .drops_labels = true, .where = "task.soft_labels"});
     request_add(t, c->soft_ids, (d9d_field_request){.dtype = D9D_I32, .where = "task.soft_ids"});
     *self = t;
     return D9D_OK;
@@ -104,6 +108,9 @@ static d9d_status causal_lm_extend(void *self, d9d_model *m, const d9d_model_opt
 
     (void)options;
     t->vocab = m->vocab;
+    for (size_t i = 0; i < t->n_fields; i++)
+        if (t->fields[i].name == t->soft.ids)
+            t->fields[i].limit = m->vocab;
     for (size_t i = 0; i < t->n_fields && t->soft.ids == NULL; i++)
         if (t->fields[i].name == t->soft.probabilities)
             t->fields[i].elements = m->vocab;
@@ -186,7 +193,7 @@ static const d9d_train_task causal_lm_task = {.size = sizeof(d9d_train_task),
 static const d9d_key causal_lm_keys[] = {
     D9D_KEY_STR(causal_lm_section, loss_weights, "null",
                 "field of the samples whose numbers, per target or sample, the losses are "
-                "multiplied with; null: none",
+                "multiplied with, and where it is NaN a target has none; null: none",
                 .flags = D9D_NULLABLE, .min = 1),
     D9D_KEY_STR(causal_lm_section, soft_labels, "null",
                 "field of the samples with probabilities of each target: of the vocabulary, or of "

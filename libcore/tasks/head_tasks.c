@@ -11,6 +11,7 @@
 
 #include "d9d/base/json.h"
 #include "d9d/op/loss.h"
+#include "tasks/absent_values.h"
 #include "tasks/tasks.h"
 
 /* An open task; hidden_states has one value per layer, the others one. */
@@ -143,29 +144,41 @@ static d9d_status classes_check(void *self, const d9d_batch *b)
     return h->soft.name != NULL ? D9D_OK : d9d_batch_check_classes(b, h->size);
 }
 
-/* Texts with a class; of soft labels all that have a position. */
+static int64_t classes_count(void *self)
+{
+    const head_task *h = self;
+
+    return h->soft.name != NULL ? 0 : h->size;
+}
+
+/* Texts with a class; of soft labels all that have a position and their probabilities. */
 static int64_t classes_targets(void *self, const d9d_batch *b)
 {
+    const head_task *h = self;
     d9d_batch_document d = D9D_BATCH_DOCUMENT_NONE;
+    const float *row;
     int64_t n = 0;
 
-    if (((const head_task *)self)->soft.name == NULL)
+    if (h->soft.name == NULL)
         return d9d_batch_count_classes(b);
-    while (d9d_batch_next_document(b, &d))
-        n += d.end > d.first;
+    row = d9d_batch_find_field(b, h->soft.name)->data;
+    for (; d9d_batch_next_document(b, &d); row += h->size)
+        n += d.end > d.first && d9di_absent_values_are_there(row, h->size);
     return n;
 }
 
 /* Every rank has the probabilities of all texts; only the first of those that share the texts has
- * their rows, and so their losses.  A text without positions has none. */
+ * their rows, and so their losses.  A text without positions or without a probability has
+ * none. */
 static d9d_status soft_loss(const head_task *h, const d9d_model *m, d9d_tape *t,
                             const d9d_model_in *in, d9d_var *logits, d9d_var **loss)
 {
     d9d_var *q, *mask;
 
     D9D_TRY(d9d_tape_leaf(t, &d9d_model_find_field(in, h->soft.name)->value, false, &q));
-    D9D_TRY(d9d_op_soft_cross_entropy(t, logits, q, loss));
     D9D_TRY(d9d_model_pool_mask(m, t, in->pool, &mask));
+    D9D_TRY(d9di_absent_values_mask(t, h->size, &q, &mask));
+    D9D_TRY(d9d_op_soft_cross_entropy(t, logits, q, loss));
     return d9d_op_mul(t, *loss, mask, loss);
 }
 
@@ -241,7 +254,7 @@ static const d9d_train_task classification = {
     .head = classes_head,       .extend = classes_extend,
     .forward = classes_forward, .targets = classes_targets,
     .check = classes_check,     .labels = true,
-    .fields = classes_fields};
+    .fields = classes_fields,   .classes = classes_count};
 static const d9d_infer_task_kind classify = {.size = sizeof(d9d_infer_task_kind),
                                              .table = &d9di_head_task_infer_classification_table,
                                              .body = &classification,

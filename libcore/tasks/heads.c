@@ -9,6 +9,7 @@
 
 #include "d9d/base/json.h"
 #include "d9d/metric/metric.h"
+#include "tasks/absent_values.h"
 #include "tasks/heads_forward.h"
 #include "tasks/tasks.h"
 
@@ -45,17 +46,30 @@ static void request_add(d9di_heads *h, const char *name, d9d_field_request r)
     h->fields[h->n_fields++] = r;
 }
 
+static d9d_task_targets targets_of(const d9d_heads_head_section *c)
+{
+    const d9d_heads_loss loss = loss_of(c);
+
+    if (d9di_heads_loss_is_of_classes(loss))
+        return D9D_TASK_TARGETS_CLASSES;
+    return loss == D9D_HEADS_BCE ? D9D_TASK_TARGETS_LABELS : D9D_TASK_TARGETS_VALUES;
+}
+
+/* Inference reads labels for metrics alone. */
 static void requests_add(d9di_heads *h, const d9di_heads_head *x)
 {
     const d9d_heads_head_section *c = x->c;
     const bool classes = d9di_heads_loss_is_of_classes(x->loss);
     const d9d_field_per per = x->kind->pooled ? D9D_FIELD_PER_SAMPLE : D9D_FIELD_PER_TOKEN;
 
+    if (d9di_heads_is_inference(h) && c->metrics.n == 0)
+        return;
     request_add(h, c->label,
                 (d9d_field_request){.per = per,
                                     .dtype = classes ? D9D_I32 : D9D_F32,
                                     .elements = classes ? 1 : c->outputs,
                                     .classes = classes,
+                                    .limit = classes ? c->outputs : 0,
                                     .where = "label of task.heads"});
     request_add(
         h, c->loss_weights,
@@ -63,6 +77,7 @@ static void requests_add(d9di_heads *h, const d9di_heads_head *x)
                             .dtype = D9D_F32,
                             .elements = 1,
                             .spread = c->kind == D9D_HEADS_CAUSAL_LM,
+                            .drops_labels = c->kind == D9D_HEADS_CAUSAL_LM,
                             .where = "loss_weights of task.heads"});
 }
 
@@ -82,9 +97,9 @@ static d9d_status heads_open(const void *config, void **self)
                                .kind = &d9di_heads_kinds[list[h->n].kind],
                                .loss = loss_of(&list[h->n])};
         (void)snprintf(x->matrix, sizeof(x->matrix), D9D_HEAD_NAMED "%s", x->c->name);
-        h->record[h->n] = (d9d_task_head_record){x->c->name, &x->c->metrics, x->c->outputs};
-        if (!d9di_heads_is_inference(h))
-            requests_add(h, x);
+        h->record[h->n] = (d9d_task_head_record){x->c->name, &x->c->metrics, x->c->outputs,
+                                                 targets_of(x->c), x->c->label};
+        requests_add(h, x);
     }
     *self = h;
     return D9D_OK;
@@ -145,6 +160,28 @@ static const d9d_task_head_record *heads_records(void *self, size_t *n)
     return h->record;
 }
 
+/* True if a head compares what it predicts of texts with the datasets' labels. */
+static bool reads_labels(const d9di_heads *h, const d9d_heads_head_section *c)
+{
+    return c->kind == D9D_HEADS_CLASSIFICATION && c->label == NULL &&
+           (!d9di_heads_is_inference(h) || c->metrics.n > 0);
+}
+
+/* Where a head learns the labels of the datasets' texts. */
+static int64_t heads_classes(void *self)
+{
+    const d9di_heads *h = self;
+    int64_t n = 0;
+
+    for (size_t i = 0; i < h->n; i++) {
+        const d9d_heads_head_section *c = h->head[i].c;
+
+        if (reads_labels(h, c) && (n == 0 || c->outputs < n))
+            n = c->outputs;
+    }
+    return n;
+}
+
 static d9d_status heads_extend(void *self, d9d_model *m, const d9d_model_opts *options)
 {
     const d9di_heads *h = self;
@@ -169,8 +206,7 @@ static d9d_status heads_set_data(void *self, d9d_dataset *const *datasets, size_
 
     for (size_t i = 0; i < h->n; i++)
         for (size_t k = 0; k < n; k++)
-            if (!d9di_heads_is_inference(h) && h->head[i].c->kind == D9D_HEADS_CLASSIFICATION &&
-                h->head[i].c->label == NULL && !d9d_dataset_has_labels(datasets[k]))
+            if (reads_labels(h, h->head[i].c) && !d9d_dataset_has_labels(datasets[k]))
                 return D9D_FAIL(D9D_ECONFIG,
                                 "task.heads[%zu].label: null, and %s has no labels; d9d-shard "
                                 "--label-key takes them from the texts' lines",
@@ -186,18 +222,19 @@ typedef struct row_walk {
     const d9d_batch *b;
     const int32_t *classes; /* [rows]; NULL: all rows count */
     const float *values;    /* [rows, columns]; NULL: all rows count */
+    const float *weights;   /* [rows]; NULL: all rows count */
     int64_t columns;
     int64_t seq; /* of which rows are counted; -1: all */
     int64_t n;
 } row_walk;
 
-/* True if a row has a class, and all its values. */
+/* True if a row has a class, all its values, and a weight. */
 static bool is_target(const row_walk *w, int64_t row)
 {
-    for (int64_t i = 0; w->values != NULL && i < w->columns; i++)
-        if (isnan(w->values[row * w->columns + i]))
-            return false;
-    return w->classes == NULL || w->classes[row] >= 0;
+    return (w->classes == NULL || w->classes[row] >= 0) &&
+           (w->values == NULL ||
+            d9di_absent_values_are_there(w->values + row * w->columns, w->columns)) &&
+           (w->weights == NULL || d9di_absent_values_are_there(w->weights + row, 1));
 }
 
 static void count_row(row_walk *w, int64_t row, int64_t seq, bool present)
@@ -228,8 +265,8 @@ static void count_labelled_texts(row_walk *w)
 {
     d9d_batch_document d = D9D_BATCH_DOCUMENT_NONE;
 
-    while (d9d_batch_next_document(w->b, &d))
-        count_row(w, 0, d.seq, d9d_batch_count_targets(w->b, &d) > 0);
+    for (int64_t i = 0; d9d_batch_next_document(w->b, &d); i++)
+        count_row(w, i, d.seq, d9d_batch_count_targets(w->b, &d) > 0);
 }
 
 static void count_pairs(row_walk *w)
@@ -255,6 +292,8 @@ static int64_t count_targets(const d9di_heads_head *h, const d9d_batch *b, int64
     }
     if (h->c->kind == D9D_HEADS_CAUSAL_LM)
         w.classes = b->labels;
+    else if (h->c->loss_weights != NULL)
+        w.weights = d9d_batch_find_field(b, h->c->loss_weights)->data;
     if (!h->kind->pooled)
         count_tokens(&w);
     else if (h->loss == D9D_HEADS_INFO_NCE)
@@ -488,34 +527,57 @@ static d9d_status check_loss_of_kind(const head_place *p)
     return D9D_OK;
 }
 
+static bool is_labelled(const d9d_heads_head_section *c)
+{
+    return c->kind != D9D_HEADS_CAUSAL_LM && c->kind != D9D_HEADS_EMBEDDING;
+}
+
+/* A head of distributions has no right answers. */
+static d9d_status check_metrics(const head_place *p)
+{
+    const d9d_heads_head_section *c = p->c;
+
+    if (c->metrics.n == 0 || (is_labelled(c) && loss_of(c) != D9D_HEADS_SOFT_CROSS_ENTROPY))
+        return D9D_OK;
+    return D9D_FAIL(
+        D9D_ECONFIG,
+        "%s.heads[%zu].metrics: those are of classes and of numbers, and %s of the loss "
+        "%s has none; its loss is in every record",
+        p->path, p->i, d9di_heads_kinds[c->kind].words, d9di_heads_loss_names[loss_of(c)]);
+}
+
+static d9d_status check_label(const head_place *p)
+{
+    const d9d_heads_head_section *c = p->c;
+    const d9di_heads_kind *k = &d9di_heads_kinds[c->kind];
+
+    if (!is_labelled(c) && c->label != NULL)
+        return D9D_FAIL(D9D_ECONFIG, "%s.heads[%zu].label: %s has no field of labels", p->path,
+                        p->i, k->words);
+    if (is_labelled(c) && c->label == NULL &&
+        (k->labelled || !d9di_heads_loss_is_of_classes(loss_of(c))))
+        return D9D_FAIL(D9D_ECONFIG,
+                        "%s.heads[%zu].label: name the field of the samples that %s of "
+                        "the loss %s learns from",
+                        p->path, p->i, k->words, d9di_heads_loss_names[loss_of(c)]);
+    return D9D_OK;
+}
+
 static d9d_status check_loss(const head_place *p)
 {
     const d9d_heads_head_section *c = p->c;
     const d9di_heads_kind *k = &d9di_heads_kinds[c->kind];
     const d9d_heads_loss loss = loss_of(c);
-    const bool labelled = c->kind != D9D_HEADS_CAUSAL_LM && c->kind != D9D_HEADS_EMBEDDING;
 
     D9D_TRY(check_loss_of_kind(p));
-    if (!labelled && c->label != NULL)
-        return D9D_FAIL(D9D_ECONFIG, "%s.heads[%zu].label: %s has no field of labels", p->path,
-                        p->i, k->words);
-    if (labelled && c->label == NULL && (k->labelled || !d9di_heads_loss_is_of_classes(loss)))
-        return D9D_FAIL(D9D_ECONFIG,
-                        "%s.heads[%zu].label: name the field of the samples that %s of "
-                        "the loss %s learns from",
-                        p->path, p->i, k->words, d9di_heads_loss_names[loss]);
+    D9D_TRY(check_label(p));
     if (c->label_smoothing > 0 &&
         (!d9di_heads_loss_is_of_classes(loss) || c->kind == D9D_HEADS_CAUSAL_LM))
         return D9D_FAIL(D9D_ECONFIG, "%s.heads[%zu].label_smoothing: %s of the loss %s has none",
                         p->path, p->i, k->words, d9di_heads_loss_names[loss]);
     if (c->loss_weights != NULL && loss == D9D_HEADS_INFO_NCE)
         return D9D_FAIL(D9D_ECONFIG, "%s.heads[%zu].loss_weights: pairs have none", p->path, p->i);
-    if (c->metrics.n > 0 && (!d9di_heads_loss_is_of_classes(loss) || !labelled))
-        return D9D_FAIL(D9D_ECONFIG,
-                        "%s.heads[%zu].metrics: those are of classes, and %s of the loss %s has "
-                        "none; its loss is in every record",
-                        p->path, p->i, k->words, d9di_heads_loss_names[loss]);
-    return D9D_OK;
+    return check_metrics(p);
 }
 
 /* Heads that cannot be trained together. */
@@ -570,6 +632,9 @@ static d9d_status infer_section_check(const void *value, const char *path)
 
         D9D_TRY(check_name(&p));
         D9D_TRY(check_loss_of_kind(&p));
+        D9D_TRY(check_metrics(&p));
+        if (p.c->metrics.n > 0)
+            D9D_TRY(check_label(&p));
         if (!d9di_heads_kinds[p.c->kind].pooled)
             return D9D_FAIL(D9D_ECONFIG,
                             "%s.heads[%zu].kind: a line is a text, and %s is of tokens; a model's "
@@ -610,10 +675,11 @@ static const d9d_key head_keys[] = {
                  .flags = D9D_NULLABLE),
     D9D_KEY_REAL(head_section, weight, "1", 0, 1e6, "of its mean loss in the loss of a step",
                  .flags = D9D_FLOAT32),
-    D9D_KEY_STR(head_section, loss_weights, "null",
-                "field of the samples whose numbers, per target, the losses are multiplied with; "
-                "null: none",
-                .flags = D9D_NULLABLE, .min = 1),
+    D9D_KEY_STR(
+        head_section, loss_weights, "null",
+        "field of the samples whose numbers, per target, the losses are multiplied with, and "
+        "where it is NaN a target counts for nothing; null: none",
+        .flags = D9D_NULLABLE, .min = 1),
     D9D_KEY_REAL(head_section, classifier_dropout, "0", 0, 1, D9DI_TASK_CLASSIFIER_DROPOUT_DOC,
                  .flags = D9D_BELOW_MAX | D9D_FLOAT32),
     D9D_KEY_REAL(head_section, label_smoothing, "0", 0, 1,
@@ -635,6 +701,11 @@ static const d9d_key computed_head_keys[] = {
                  "what it was trained with: of bce each class has a probability of its own, and a "
                  "text any of them; null: the first of its kind",
                  .flags = D9D_NULLABLE),
+    D9D_KEY_STR(head_section, label, "null",
+                "field of the samples that its metrics compare with; null: the text's class",
+                .flags = D9D_NULLABLE, .min = 1),
+    D9D_KEY_LIST(head_section, metrics, "[]", &metric_elem,
+                 "what its predictions are worth, of the texts that have a label"),
     D9D_KEY_END};
 static const d9d_table computed_head_table =
     D9D_TABLE(head_section, "computed_head", computed_head_keys, "a head that is computed");
@@ -680,8 +751,14 @@ static const d9d_train_task task = {MEMBERS,
                                     .no_logits = true,
                                     .parts = heads_parts,
                                     .heads = heads_records,
+                                    .classes = heads_classes,
                                     .has_pairs = heads_has_pairs};
-static const d9d_train_task body = {MEMBERS, .table = &d9di_heads_infer_table};
+static const d9d_train_task body = {MEMBERS,
+                                    .table = &d9di_heads_infer_table,
+                                    .set_data = heads_set_data,
+                                    .fields = heads_fields,
+                                    .heads = heads_records,
+                                    .classes = heads_classes};
 static const d9d_infer_task_kind infer = {.size = sizeof(d9d_infer_task_kind),
                                           .table = &d9di_heads_infer_table,
                                           .body = &body,

@@ -12,6 +12,7 @@
 
 #include "d9d/op/loss.h"
 #include "d9d/op/op.h"
+#include "tasks/absent_values.h"
 #include "tasks/tasks.h"
 
 /* A micro-batch, while its losses are made. */
@@ -112,30 +113,17 @@ static d9d_status classes_loss(const heads_pass *p, const d9di_heads_head *h, d9
     return *mask != NULL ? d9d_op_mul(p->t, *mask, have, mask) : (*mask = have, D9D_OK);
 }
 
-/* NaN, for which null stands, is no target: such rows leave the mask, and zeros replace them, since
- * a NaN times 0 would be one. */
-static d9d_status take_absent(const heads_pass *p, int64_t columns, d9d_var **target,
-                              d9d_var **mask)
-{
-    d9d_var *have, *zero;
-
-    D9D_TRY(d9d_op_ge(p->t, *target, -INFINITY, &have));
-    D9D_TRY(d9d_op_affine(p->t, have, 0, 0, &zero));
-    D9D_TRY(d9d_op_where(p->t, have, *target, zero, target));
-    D9D_TRY(d9d_op_sum(p->t, have, -1, &have));
-    D9D_TRY(d9d_op_ge(p->t, have, (float)columns, &have));
-    return d9d_op_mul(p->t, *mask, have, mask);
-}
-
 /* Losses of values; the mask becomes that of rows whose values are all there. */
-static d9d_status values_loss(const heads_pass *p, const d9di_heads_head *h, d9d_var *logits,
-                              d9d_var **loss, d9d_var **mask)
+static d9d_status values_loss(const heads_pass *p, const d9di_heads_head *h,
+                              d9d_model_head_out *out, d9d_var **loss, d9d_var **mask)
 {
+    d9d_var *logits = out->logits, *target;
     const int64_t columns = d9d_var_tensor(logits)->shape.dim[1];
-    d9d_var *target;
 
+    if (h->c->metrics.n > 0)
+        out->labels = &d9d_model_find_field(p->in, h->c->label)->value;
     D9D_TRY(field_leaf(p, h->c->label, columns, &target));
-    D9D_TRY(take_absent(p, columns, &target, mask));
+    D9D_TRY(d9di_absent_values_mask(p->t, columns, &target, mask));
     switch (h->loss) {
     case D9D_HEADS_SOFT_CROSS_ENTROPY: return d9d_op_soft_cross_entropy(p->t, logits, target, loss);
     case D9D_HEADS_BCE: D9D_TRY(d9d_op_bce_with_logits(p->t, logits, target, loss)); break;
@@ -182,7 +170,7 @@ static d9d_status losses_make(const heads_pass *p, const d9di_heads_head *h,
     if (h->loss == D9D_HEADS_INFO_NCE)
         return pairs_loss(p, h, out->logits, loss, mask);
     if (!d9di_heads_loss_is_of_classes(h->loss))
-        return values_loss(p, h, out->logits, loss, mask);
+        return values_loss(p, h, out, loss, mask);
     out->labels = h->c->label != NULL ? &d9d_model_find_field(p->in, h->c->label)->value
                                       : &p->in->pool->labels;
     return classes_loss(p, h, out->logits, out->labels, loss, mask);
@@ -219,11 +207,12 @@ static d9d_status head_loss(heads_pass *p, size_t i, d9d_var **y)
 
     *out = (d9d_model_head_out){.logits = NULL};
     D9D_TRY(losses_make(p, h, out, &loss, &mask));
-    D9D_TRY(d9d_op_mul(p->t, loss, mask, &loss));
     if (h->c->loss_weights != NULL) {
         D9D_TRY(field_leaf(p, h->c->loss_weights, 1, &mean));
+        D9D_TRY(d9di_absent_values_mask(p->t, 1, &mean, &mask));
         D9D_TRY(d9d_op_mul(p->t, loss, mean, &loss));
     }
+    D9D_TRY(d9d_op_mul(p->t, loss, mask, &loss));
     if (h->c->kind == D9D_HEADS_TOKEN_CLASSIFICATION)
         D9D_TRY(d9d_op_affine(p->t, loss, replica_factor(p), 0, &loss));
     D9D_TRY(d9d_op_sum(p->t, loss, D9D_DIM_ALL, &loss));

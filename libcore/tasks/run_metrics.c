@@ -1,6 +1,7 @@
 /* run_metrics.c - see tasks/run_metrics.h. */
 #include "tasks/run_metrics.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -54,27 +55,38 @@ static d9d_status names_make(d9di_run_metrics *m, const d9di_run_metrics_source 
     return D9D_OK;
 }
 
+static int64_t target_columns(d9d_task_targets targets, int64_t columns)
+{
+    return targets == D9D_TASK_TARGETS_CLASSES ? 1 : columns;
+}
+
 /* An update with no rows checks the columns: EINVAL if the metric does not accept them. */
-static d9d_status columns_check(d9d_metric *m, const char *where, int64_t columns)
+static d9d_status columns_check(d9d_metric *m, const char *where, int64_t columns,
+                                d9d_task_targets targets)
 {
     static const double none[1];
-    const d9d_predictions b = {
-        .prediction = none, .target = none, .prediction_columns = columns, .target_columns = 1};
+    const d9d_predictions b = {.prediction = none,
+                               .target = none,
+                               .prediction_columns = columns,
+                               .target_columns = target_columns(targets, columns)};
     const d9d_status st = d9d_metric_update(m, &b);
 
     if (st == D9D_EINVAL)
-        return D9D_FAIL(D9D_ECONFIG, "%s: the model has %lld classes: %s", where,
-                        (long long)columns, d9d_err_message());
+        return D9D_FAIL(D9D_ECONFIG, "%s: the %s has %lld %s: %s", where,
+                        targets == D9D_TASK_TARGETS_CLASSES ? "model" : "head", (long long)columns,
+                        targets == D9D_TASK_TARGETS_VALUES ? "outputs" : "classes",
+                        d9d_err_message());
     D9D_TRY(st);
     d9d_metric_reset(m);
     return D9D_OK;
 }
 
 static d9d_status metric_add(d9di_run_metrics *m, const d9d_union *section, size_t source,
-                             const char *place)
+                             d9d_task_targets targets, const char *place)
 {
     m->place[m->n] = place;
     m->source[m->n] = source;
+    m->targets[m->n] = targets;
     m->section[m->n] = section;
     if (place == NULL)
         return D9D_FAIL(D9D_ENOMEM, "metrics: the place of one");
@@ -96,7 +108,7 @@ static d9d_status loss_add(d9di_run_metrics *m, const d9di_run_metrics_source *s
     while (strcmp((*mean)->name, "mean") != 0)
         mean++;
     *section = (d9d_union){.choice = *mean, .choices = d9d_metric_choices};
-    return metric_add(m, section, source, d9d_arena_printf(a, "%s.loss", s->where));
+    return metric_add(m, section, source, s->targets, d9d_arena_printf(a, "%s.loss", s->where));
 }
 
 static d9d_status source_add(d9di_run_metrics *m, const d9di_run_metrics_source *s, size_t source,
@@ -105,14 +117,15 @@ static d9d_status source_add(d9di_run_metrics *m, const d9di_run_metrics_source 
     const d9d_union *section = s->list->items;
 
     for (size_t i = 0; i < s->list->n; i++) {
-        D9D_TRY(metric_add(m, &section[i], source, d9d_arena_printf(a, "%s[%zu]", s->where, i)));
+        D9D_TRY(metric_add(m, &section[i], source, s->targets,
+                           d9d_arena_printf(a, "%s[%zu]", s->where, i)));
         if (!s->of_tokens && d9d_metric_input_of(m->metric[m->n - 1]) == D9D_METRIC_TOKENS)
             return D9D_FAIL(D9D_ECONFIG,
                             "%s: %s is of a language model's next tokens, and the task has other "
                             "predictions",
                             m->place[m->n - 1], d9d_metric_name(m->metric[m->n - 1]));
         if (s->columns > 0)
-            D9D_TRY(columns_check(m->metric[m->n - 1], m->place[m->n - 1], s->columns));
+            D9D_TRY(columns_check(m->metric[m->n - 1], m->place[m->n - 1], s->columns, s->targets));
     }
     return D9D_OK;
 }
@@ -126,9 +139,11 @@ static d9d_status arrays_alloc(d9di_run_metrics *m, const d9di_run_metrics_sourc
         all += sources[i].list->n;
     m->metric = d9d_arena_alloc(a, all * sizeof(d9d_metric *));
     m->source = d9d_arena_alloc(a, all * sizeof(*m->source));
+    m->targets = d9d_arena_alloc(a, all * sizeof(*m->targets));
     m->place = d9d_arena_alloc(a, all * sizeof(char *));
     m->section = d9d_arena_alloc(a, all * sizeof(*m->section));
-    if (m->metric == NULL || m->source == NULL || m->place == NULL || m->section == NULL)
+    if (m->metric == NULL || m->source == NULL || m->targets == NULL || m->place == NULL ||
+        m->section == NULL)
         return D9D_FAIL(D9D_ENOMEM, "%s: %zu of them", sources[0].where, all);
     return D9D_OK;
 }
@@ -152,9 +167,9 @@ static d9d_status values_alloc(d9di_run_metrics *m, const d9di_run_metrics_sourc
         const bool first = i == 0 || m->source[i - 1] != m->source[i];
 
         k = first ? 0 : k + 1;
-        D9D_TRY(s->head != NULL && first
+        D9D_TRY(s->has_loss && first
                     ? names_make(m, s, "loss", SIZE_MAX, a)
-                    : names_make(m, s, d9d_metric_name(m->metric[i]), k - (s->head != NULL), a));
+                    : names_make(m, s, d9d_metric_name(m->metric[i]), k - s->has_loss, a));
     }
     return D9D_OK;
 }
@@ -165,7 +180,7 @@ d9d_status d9di_run_metrics_open(const d9di_run_metrics_source *sources, size_t 
     D9D_TRY(arrays_alloc(out, sources, n, a));
     out->of_tokens = sources[0].of_tokens;
     for (size_t i = 0; i < n; i++) {
-        if (sources[i].head != NULL)
+        if (sources[i].has_loss)
             D9D_TRY(loss_add(out, &sources[i], i, a));
         D9D_TRY(source_add(out, &sources[i], i, a));
     }
@@ -194,7 +209,8 @@ d9d_status d9di_run_metrics_check_head(d9di_run_metrics *m, const d9d_head *head
     if (head->kind != D9D_HEAD_CLASSIFICATION || head->size == 1) /* a score, and no classes */
         return D9D_OK;
     for (size_t i = 0; i < m->n; i++)
-        D9D_TRY(columns_check(m->metric[i], m->place[i], head->size));
+        if (m->source[i] == 0)
+            D9D_TRY(columns_check(m->metric[i], m->place[i], head->size, m->targets[i]));
     return D9D_OK;
 }
 
@@ -203,8 +219,8 @@ d9d_status d9di_run_metrics_check_vocab(d9di_run_metrics *m, int64_t vocab)
     for (size_t i = 0; i < m->n && m->of_tokens; i++) {
         const bool tokens = d9d_metric_input_of(m->metric[i]) == D9D_METRIC_TOKENS;
 
-        D9D_TRY(
-            columns_check(m->metric[i], m->place[i], tokens ? D9D_METRIC_TOKEN_COLUMNS : vocab));
+        D9D_TRY(columns_check(m->metric[i], m->place[i], tokens ? D9D_METRIC_TOKEN_COLUMNS : vocab,
+                              D9D_TASK_TARGETS_CLASSES));
     }
     return D9D_OK;
 }
@@ -300,16 +316,17 @@ d9d_status d9di_run_metrics_enqueue(d9di_run_metrics *m, size_t source, const d9
     if (!is_read(m, source))
         return D9D_OK;
     if (logits->shape.ndim < 1 || (logits->dtype != D9D_F32 && logits->dtype != D9D_BF16) ||
-        labels->dtype != D9D_I32)
+        (labels->dtype != D9D_I32 && labels->dtype != D9D_F32))
         return D9D_FAIL(D9D_EINVAL,
                         "metrics: predictions of %s in %d dimensions and labels of %s, not float32 "
-                        "or bfloat16 [rows, classes] and int32",
+                        "or bfloat16 [rows, classes] and int32 or float32",
                         d9d_dtype_name(logits->dtype), logits->shape.ndim,
                         d9d_dtype_name(labels->dtype));
     w = (d9di_run_metrics_pending){.source = source,
                                    .dtype = logits->dtype,
-                                   .rows = d9d_tensor_numel(labels),
+                                   .label_dtype = labels->dtype,
                                    .classes = logits->shape.dim[logits->shape.ndim - 1]};
+    w.rows = d9d_tensor_numel(labels) / (labels->dtype == D9D_F32 ? w.classes : 1);
     if (w.rows * w.classes != d9d_tensor_numel(logits))
         return D9D_FAIL(D9D_EINVAL, "metrics: predictions for %lld positions, labels for %lld",
                         (long long)(d9d_tensor_numel(logits) / w.classes), (long long)w.rows);
@@ -329,27 +346,43 @@ typedef struct host_rows {
     d9d_dtype dtype;
     int64_t rows, classes;
     const void *logits;    /* [rows, classes] */
-    const int32_t *labels; /* [rows] */
+    const int32_t *labels; /* [rows], or NULL */
+    const float *values;   /* [rows, classes], in place of labels */
     const float *mask;     /* [rows], or NULL */
 } host_rows;
+
+static bool row_counts(const host_rows *w, int64_t i)
+{
+    if (w->mask != NULL && w->mask[i] == 0)
+        return false;
+    return w->labels == NULL ||
+           (w->labels[i] != D9D_IGNORE_INDEX && (w->mask == NULL || w->labels[i] >= 0));
+}
+
+static d9d_status row_keep_targets(d9di_run_metrics *m, const host_rows *w, int64_t i)
+{
+    if (w->labels != NULL)
+        return D9D_VEC_PUSH(&m->target, (double)w->labels[i]);
+    for (int64_t c = 0; c < w->classes; c++)
+        D9D_TRY(D9D_VEC_PUSH(&m->target, (double)w->values[i * w->classes + c]));
+    return D9D_OK;
+}
 
 /* Keeps the rows that count, in the form of d9d_predictions. */
 static d9d_status rows_keep(d9di_run_metrics *m, const host_rows *w)
 {
     const size_t n_scores = (size_t)(w->rows * w->classes);
-    const int32_t *labels = w->labels;
-    const float *mask = w->mask;
 
     m->prediction.len = m->target.len = 0;
     D9D_TRY(D9D_VEC_RESERVE(&m->logits, n_scores));
     D9D_TRY(D9D_VEC_RESERVE(&m->prediction, n_scores));
     d9d_tensor_elements_to_f32(w->dtype, w->logits, (int64_t)n_scores, m->logits.data);
     for (int64_t i = 0; i < w->rows; i++) {
-        if (labels[i] == D9D_IGNORE_INDEX || (mask != NULL && (mask[i] == 0 || labels[i] < 0)))
+        if (!row_counts(w, i))
             continue;
         for (int64_t c = 0; c < w->classes; c++)
             m->prediction.data[m->prediction.len++] = (double)m->logits.data[i * w->classes + c];
-        D9D_TRY(D9D_VEC_PUSH(&m->target, (double)labels[i]));
+        D9D_TRY(row_keep_targets(m, w, i));
     }
     return D9D_OK;
 }
@@ -362,7 +395,10 @@ static d9d_status collect_rows(d9di_run_metrics *m, const d9di_run_metrics_pendi
 
     D9D_TRY(d9d_readback_wait(w->logits, &r.logits));
     D9D_TRY(d9d_readback_wait(w->labels, &back));
-    r.labels = back;
+    if (w->label_dtype == D9D_F32)
+        r.values = back;
+    else
+        r.labels = back;
     if (w->mask != NULL) {
         D9D_TRY(d9d_readback_wait(w->mask, &back));
         r.mask = back;
@@ -372,11 +408,43 @@ static d9d_status collect_rows(d9di_run_metrics *m, const d9di_run_metrics_pendi
 
 static d9d_predictions kept_rows(const d9di_run_metrics *m, int64_t columns)
 {
-    return (d9d_predictions){.rows = (int64_t)m->target.len,
+    const int64_t rows = (int64_t)m->prediction.len / columns;
+
+    return (d9d_predictions){.rows = rows,
                              .prediction = m->prediction.data,
                              .prediction_columns = columns,
                              .target = m->target.data,
-                             .target_columns = 1};
+                             .target_columns = rows > 0 ? (int64_t)m->target.len / rows : 1};
+}
+
+static d9d_task_targets targets_of(const d9di_run_metrics *m, size_t source)
+{
+    for (size_t i = 0; i < m->n; i++)
+        if (m->source[i] == source)
+            return m->targets[i];
+    return D9D_TASK_TARGETS_CLASSES;
+}
+
+/* Of classes that are not exclusive, predictions are probabilities. */
+static void take_probabilities(d9di_run_metrics *m)
+{
+    for (size_t i = 0; i < m->prediction.len; i++)
+        m->prediction.data[i] = 1 / (1 + exp(-m->prediction.data[i]));
+}
+
+/* The rows that were kept, in all metrics of a source but the first `skip`. */
+static d9d_status update_source(d9di_run_metrics *m, size_t source, int64_t columns, size_t skip)
+{
+    d9d_predictions b;
+    size_t k = 0;
+
+    if (targets_of(m, source) == D9D_TASK_TARGETS_LABELS)
+        take_probabilities(m);
+    b = kept_rows(m, columns);
+    for (size_t i = 0; i < m->n && b.rows > 0; i++)
+        if (m->source[i] == source && k++ >= skip)
+            D9D_TRY(d9d_metric_update(m->metric[i], &b));
+    return D9D_OK;
 }
 
 /* A head's loss is the first metric of its source, and has its number of targets as weight. */
@@ -423,20 +491,25 @@ static d9d_status update_tokens(d9di_run_metrics *m, const d9di_run_metrics_pend
 
 static d9d_status update_one(d9di_run_metrics *m, const d9di_run_metrics_pending *w)
 {
-    d9d_predictions b;
-    const size_t loss = w->source > 0; /* the first of a head's metrics is its loss */
-    size_t k = 0;
-
     if (w->labels == NULL)
         return update_mean(m, w);
     D9D_TRY(collect_rows(m, w));
-    if (w->of_tokens)
-        return update_tokens(m, w);
-    b = kept_rows(m, w->classes);
-    for (size_t i = 0; i < m->n && b.rows > 0; i++)
-        if (m->source[i] == w->source && k++ >= loss)
-            D9D_TRY(d9d_metric_update(m->metric[i], &b));
-    return D9D_OK;
+    /* the first of a head's metrics is its loss */
+    return w->of_tokens ? update_tokens(m, w)
+                        : update_source(m, w->source, w->classes, w->source > 0);
+}
+
+d9d_status d9di_run_metrics_count(d9di_run_metrics *m, size_t source, int64_t rows, int64_t columns,
+                                  const float *outputs, const double *targets)
+{
+    const int64_t n = rows * target_columns(targets_of(m, source), columns);
+
+    m->prediction.len = m->target.len = 0;
+    for (int64_t i = 0; i < rows * columns; i++)
+        D9D_TRY(D9D_VEC_PUSH(&m->prediction, (double)outputs[i]));
+    for (int64_t i = 0; i < n; i++)
+        D9D_TRY(D9D_VEC_PUSH(&m->target, targets[i]));
+    return update_source(m, source, columns, 0);
 }
 
 d9d_status d9di_run_metrics_update(d9di_run_metrics *m, size_t n)
@@ -556,8 +629,10 @@ d9d_status d9di_run_metrics_enqueue_tokens(d9di_run_metrics *m, d9d_block_vocab 
                                            const d9d_tensor *h, const d9d_tensor *labels,
                                            bool is_counted)
 {
-    d9di_run_metrics_pending w = {
-        .dtype = D9D_F32, .rows = d9d_tensor_numel(labels), .of_tokens = true};
+    d9di_run_metrics_pending w = {.dtype = D9D_F32,
+                                  .label_dtype = D9D_I32,
+                                  .rows = d9d_tensor_numel(labels),
+                                  .of_tokens = true};
     const bool counts = is_counted && d9d_tensor_device(h)->kernels != d9d_kernels_sim();
     d9d_tensor columns = {0};
     d9d_status st = tokens_predict(m, head, h, labels, counts && has_input(m, D9D_METRIC_SCORES),

@@ -19,6 +19,7 @@
 #include "d9d/metric/metric.h"
 #include "d9d/model/head.h"
 #include "d9d/nn/block.h"
+#include "d9d/tasks/task.h"
 #include "d9d/tensor/tensor.h"
 
 /* Predictions of a micro-batch whose readback is pending. */
@@ -28,7 +29,7 @@ typedef struct d9di_run_metrics_pending {
     d9d_readback *mask;            /* or NULL */
     bool of_tokens;                /* `logits` are of d9di_token_predictions_make() */
     d9d_metric **counted; /* [n of the metrics], of those that have read the logits; or NULL */
-    d9d_dtype dtype;
+    d9d_dtype dtype, label_dtype;
     int64_t rows, classes;
 } d9di_run_metrics_pending;
 
@@ -36,6 +37,7 @@ typedef struct d9di_run_metrics {
     size_t n, width; /* number of metrics; values of all metrics */
     d9d_metric **metric;
     size_t *source;            /* [n]: whose predictions a metric is of */
+    d9d_task_targets *targets; /* [n] */
     const d9d_union **section; /* [n] */
     const char **place;        /* [n]: "metrics[0]", for messages and saved states */
     const char **names; /* [width] value names such as "accuracy", "f1/3"; metrics[1] is called
@@ -55,10 +57,12 @@ typedef struct d9di_run_metrics {
 typedef struct d9di_run_metrics_source {
     const d9d_list *list; /* d9d_union */
     const char *where;    /* begins messages: "metrics" */
-    const char *head;     /* values are HEAD.accuracy, and the first is HEAD.loss, a mean; NULL: the
-                             task itself, whose predictions are source 0 */
+    const char *head;     /* values are HEAD.accuracy; NULL: the task itself, whose predictions are
+                             source 0 */
+    bool has_loss;        /* of a head: the first value is HEAD.loss, a mean */
     int64_t columns;      /* that predictions have; 0: not known */
-    bool of_tokens;       /* they are next tokens; of the first source alone */
+    d9d_task_targets targets;
+    bool of_tokens; /* they are next tokens; of the first source alone */
 } d9di_run_metrics_source;
 /* Lists are borrowed; strings are the arena's. */
 d9d_status d9di_run_metrics_open(const d9di_run_metrics_source *sources, size_t n, d9d_arena *a,
@@ -72,8 +76,8 @@ d9d_status d9di_run_metrics_check_vocab(d9di_run_metrics *m, int64_t vocab);
 /* ECONFIG for a metric that does not accept losses: a column of numbers without targets. */
 d9d_status d9di_run_metrics_check_losses(d9di_run_metrics *m);
 
-/* Enqueues the readback of a source's logits [T, C], labels [T] int32 and mask [T] float32, 0 for
- * rows that do not count (NULL: none); nothing if no metric reads them. */
+/* Enqueues the readback of a source's logits [T, C], labels, [T] int32 or [T, C] float32, and mask
+ * [T] float32, 0 for rows that do not count (NULL: none); nothing if no metric reads them. */
 d9d_status d9di_run_metrics_enqueue(d9di_run_metrics *m, size_t source, const d9d_tensor *logits,
                                     const d9d_tensor *labels, const d9d_tensor *mask);
 /* True if next tokens are wanted now. */
@@ -86,6 +90,10 @@ d9d_status d9di_run_metrics_enqueue_tokens(d9di_run_metrics *m, d9d_block_vocab 
 /* The same of a head's mean loss [1] and the number of its targets [1], float32. */
 d9d_status d9di_run_metrics_enqueue_mean(d9di_run_metrics *m, size_t source, const d9d_tensor *mean,
                                          const d9d_tensor *count);
+/* Counts rows of a source on the host, of which all count: outputs [rows, C] and what they are
+ * compared with, [rows] or [rows, C]. */
+d9d_status d9di_run_metrics_count(d9di_run_metrics *m, size_t source, int64_t rows, int64_t columns,
+                                  const float *outputs, const double *targets);
 /* Counts the n oldest pending micro-batches: the rows whose label counts.  Waits for these only. */
 d9d_status d9di_run_metrics_update(d9di_run_metrics *m, size_t n);
 /* Starts the reduction over all ranks of everything counted since the last sync_end.  No update may

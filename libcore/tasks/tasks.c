@@ -204,6 +204,12 @@ d9d_status d9di_task_set_data(const d9di_task *t, const d9di_run_data *data, int
     return d9di_run_data_set_no_targets(data, false, needs_labels(t), task_name(t->kind));
 }
 
+/* Of two, where 0 is none. */
+static int64_t least_limit(int64_t a, int64_t b)
+{
+    return a == 0 || (b > 0 && b < a) ? b : a;
+}
+
 /* Appends a request, unless it is there. */
 static d9d_status add_request(const d9d_field_request *r, d9d_field_request *out, size_t *n)
 {
@@ -213,8 +219,11 @@ static d9d_status add_request(const d9d_field_request *r, d9d_field_request *out
         if (strcmp(x->name, r->name) != 0)
             continue;
         if (x->per == r->per && x->dtype == r->dtype && x->spread == r->spread &&
-            x->classes == r->classes && x->elements == r->elements)
+            x->classes == r->classes && x->drops_labels == r->drops_labels &&
+            x->elements == r->elements) {
+            out[i].limit = least_limit(x->limit, r->limit);
             return D9D_OK;
+        }
         return D9D_FAIL(D9D_ECONFIG, "%s and %s want the field \"%s\" differently", x->where,
                         r->where, r->name);
     }
@@ -244,12 +253,16 @@ d9d_status d9di_task_fields(const d9di_task *t, const d9d_model *m, d9d_field_re
 d9d_status d9di_task_set_fields(const d9di_task *t, const d9d_model *m, const d9di_run_data *data)
 {
     d9d_field_request wanted[D9D_FIELDS_MAX];
+    int64_t n_classes;
     size_t n;
 
     if (data->loader == NULL)
         return D9D_OK;
     D9D_TRY(d9di_task_fields(t, m, wanted, &n));
-    return d9d_loader_set_fields(data->loader, wanted, n);
+    D9D_TRY(d9d_loader_set_fields(data->loader, wanted, n));
+    n_classes =
+        t != NULL && t->kind != NULL && t->kind->classes != NULL ? t->kind->classes(t->self) : 0;
+    return n_classes > 0 ? d9d_loader_check_classes(data->loader, n_classes) : D9D_OK;
 }
 
 d9d_status d9di_task_check_micro_batch(const d9di_task *t, const char *where, int64_t micro)
@@ -328,25 +341,40 @@ bool d9di_task_predicts_tokens(const d9di_task *t)
            (t->kind->forward == NULL || t->kind->no_logits);
 }
 
+const d9d_task_head_record *d9di_task_heads(const d9di_task *t, size_t *n)
+{
+    *n = 0;
+    return t->kind != NULL && t->kind->heads != NULL ? t->kind->heads(t->self, n) : NULL;
+}
+
+d9d_status d9di_task_head_sources(const d9di_task *t, const char *where, bool has_loss,
+                                  d9d_arena *a, d9di_run_metrics_source *out, size_t *n)
+{
+    const d9d_task_head_record *heads = d9di_task_heads(t, n);
+
+    for (size_t i = 0; i < *n; i++) {
+        const char *of = d9d_arena_printf(a, "%s.%s", where, heads[i].name);
+
+        if (of == NULL)
+            return D9D_FAIL(D9D_ENOMEM, "%s: names of %zu heads", where, *n);
+        out[i] = (d9di_run_metrics_source){.list = heads[i].metrics,
+                                           .where = of,
+                                           .head = heads[i].name,
+                                           .has_loss = has_loss,
+                                           .columns = heads[i].columns,
+                                           .targets = heads[i].targets};
+    }
+    return D9D_OK;
+}
+
 d9d_status d9di_task_open_metrics(const d9di_task *t, const d9d_list *list, const char *where,
                                   d9d_arena *a, d9di_run_metrics *out)
 {
     d9di_run_metrics_source sources[1 + D9D_TASK_PARTS_MAX] = {
         {.list = list, .where = where, .of_tokens = d9di_task_predicts_tokens(t)}};
-    const d9d_task_head_record *heads;
-    size_t n = 0;
+    size_t n;
 
-    heads = t->kind->heads != NULL ? t->kind->heads(t->self, &n) : NULL;
-    for (size_t i = 0; i < n; i++) {
-        const char *of = d9d_arena_printf(a, "%s.%s", where, heads[i].name);
-
-        if (of == NULL)
-            return D9D_FAIL(D9D_ENOMEM, "%s: names of %zu heads", where, n);
-        sources[1 + i] = (d9di_run_metrics_source){.list = heads[i].metrics,
-                                                   .where = of,
-                                                   .head = heads[i].name,
-                                                   .columns = heads[i].columns};
-    }
+    D9D_TRY(d9di_task_head_sources(t, where, true, a, sources + 1, &n));
     D9D_TRY(d9di_run_metrics_open(sources, 1 + n, a, out));
     return list->n > 0 && !sources[0].of_tokens && (t->kind->forward == NULL || t->kind->no_logits)
                ? fail_no_logits(t, where)

@@ -115,11 +115,17 @@ d9d_status d9di_task_set_data(const d9di_task *t, const d9di_run_data *data, int
  * if the two want one differently. */
 d9d_status d9di_task_fields(const d9di_task *t, const d9d_model *m, d9d_field_request *out,
                             size_t *n);
-/* Asks the datasets for them.  ECONFIG if one has no such field. */
+/* Asks the datasets for them.  ECONFIG if one has no such field, EMISMATCH for values out of range
+ * that are known. */
 d9d_status d9di_task_set_fields(const d9di_task *t, const d9d_model *m, const d9di_run_data *data);
 d9d_status d9di_task_check_batch(const d9di_task *t, const d9d_batch *b);
 /* Its metrics are of the next tokens that the model's own head predicts. */
 bool d9di_task_predicts_tokens(const d9di_task *t);
+/* Its heads with records of their own; NULL, *n 0: none. */
+const d9d_task_head_record *d9di_task_heads(const d9di_task *t, size_t *n);
+/* The metrics of each, out[D9D_TASK_PARTS_MAX]; in the arena. */
+d9d_status d9di_task_head_sources(const d9di_task *t, const char *where, bool has_loss,
+                                  d9d_arena *a, d9di_run_metrics_source *out, size_t *n);
 /* Opens the metrics of a section, and those of the task's heads.  ECONFIG, beginning with `where`,
  * if the section has metrics and the task has no predictions for them; some tasks report this
  * later. */

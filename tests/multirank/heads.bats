@@ -120,6 +120,62 @@ everywhere() {
     everywhere run-nulls dense "2 1 1 1 1 1,1 2 1 1 1 1,1 1 2 1 1 1,1 1 1 1 2 1" "$@" --set data.dataset=nulls
 }
 
+# nulls_of SED PATTERN: data sets nulls, whose first, third, ... document has null there, and values without these.
+nulls_of() {
+    sed 's/\("name": "\(importance\|teacher\|weight\)"[^}]*\)}/\1, "allow_nan": true}/g' fields.json >nulls.json
+    sed "1~2$1" documents.jsonl >nulls.jsonl
+    sed -n '2~2p' documents.jsonl >values.jsonl
+    rm -rf nulls values
+    for name in nulls values; do
+        d9d-shard -q --format tokens --fields nulls.json --out $name $name.jsonl
+    done
+}
+# learns_of_values OPTION...: null is no target, on any mesh.
+learns_of_values() {
+    set -- "$@" --set data.order=sequential --set trainer.batching.microbatch_size=2
+    rm -rf run-nulls run-values
+    alone run-nulls dense "$@" --set data.dataset=nulls
+    alone run-values dense "$@" --set data.dataset=values --set trainer.batching.global_batch_size=4
+    for name in loss grad_norm tokens; do
+        [ "$(values $name run-nulls | wc -l)" -gt 3 ]
+        close_to 1e-5 <(values $name run-nulls) <(values $name run-values) || { echo "$name"; return 1; }
+    done
+    for mesh in "2 1 1 1 1 1" "1 2 1 1 1 1" "1 1 2 1 1 1" "1 1 1 1 2 1"; do
+        rm -rf run
+        train dense "$mesh" run "$@" --set data.dataset=nulls
+        { same run run-nulls && close_to 1e-5 <(values loss run) <(values loss run-nulls); } || { echo "mesh $mesh"; return 1; }
+    done
+}
+
+@test "a target whose weight is null counts for nothing" {
+    nulls_of 's/"importance": [^,]*/"importance": null/'
+    local head=${topic/, \"classifier_dropout\": 0.2/}
+    learns_of_values --set "$(heads "$head")"
+    learns_of_values --set "$(heads "${text/\"weight\"/\"importance\"}")"
+    learns_of_values --set 'task={"name": "causal_lm", "loss_weights": "importance"}'
+    # Of single tokens: as if they were no targets.
+    jq -c 'if (.input_ids | length) > 2 then .weight[1] = null else . end' documents.jsonl >nulls.jsonl
+    jq -c '.labels = .input_ids[1:] + [-100] | .weight = .weight[1:] + [0] | if (.input_ids | length) > 2 then .labels[0] = -100 else . end' \
+        documents.jsonl >values.jsonl
+    rm -rf nulls values
+    for name in nulls values; do
+        d9d-shard -q --format tokens --fields nulls.json --out $name $name.jsonl
+        for task in "task={\"name\": \"causal_lm\", \"loss_weights\": \"weight\"}" "$(heads "$text")"; do
+            rm -rf run-$name
+            alone run-$name dense --set "$task" --set data.dataset=$name --set data.order=sequential
+            values loss run-$name >>losses-$name
+            values tokens run-$name >>losses-$name
+        done
+    done
+    [ "$(wc -l <losses-nulls)" -eq 40 ]
+    close_to 1e-5 losses-nulls losses-values
+}
+
+@test "a text whose soft label is null is no target of a classification" {
+    nulls_of 's/"teacher": \[[^,]*/"teacher": [null/'
+    learns_of_values --set 'task={"name": "classification", "num_labels": 3, "soft_labels": "teacher"}' --set optimizer.eps=1e-6
+}
+
 # Their adapters drop features of texts, which are rows of other numbers than tokens.
 @test "dropout of a head's adapter depends neither on micro-batches nor on the mesh" {
     adapted=(--set "$(heads "$tags, $topic")" --set trainer.run.steps=3 --set 'peft={"kind": "stack", "methods": [
@@ -204,6 +260,66 @@ JSON
     assert_output --partial 'heads.topic.weight: the model has float32 [4, 32], the checkpoint float32 [3, 32]'
 }
 
+marks='{"name": "flags", "kind": "classification", "outputs": 2, "label": "flags", "loss": "bce", "metrics": [
+    {"name": "accuracy", "problem": "multilabel", "num_classes": 2}, {"name": "f1", "problem": "multilabel", "num_classes": 2},
+    {"name": "f1", "problem": "multilabel", "num_classes": 2, "average": "micro"},
+    {"name": "multilabel_auroc", "num_classes": 2}, {"name": "multilabel_auroc", "num_classes": 2, "average": "micro"}]}'
+numbered='{"name": "score", "kind": "regression", "outputs": 2, "label": "score", "bias": true, "metrics": [
+    {"name": "mse", "num_outputs": 2}, {"name": "mae", "num_outputs": 2, "average": "none"}, {"name": "r2", "num_outputs": 2},
+    {"name": "pearson", "num_outputs": 2}]}'
+# evaluated DIR: the names and values of an evaluation's metrics; eval_of HEAD [JQ]: what d9d-metrics eval says of out.jsonl.
+evaluated() { jq -r 'select(.evaluation) | to_entries[] | select(.key | test("(flags|score).*(accuracy|f1|auroc|mse|mae|r2|pearson)")) | .value' "$1/metrics.jsonl"; }
+eval_of() {
+    paste -d ' ' out.jsonl documents.jsonl | jq -sc 'range(0; length; 2) as $i | {prediction: .[$i].'"$1${2:-}"', target: .[$i + 1].'"$1"'}' >eval.jsonl
+    shift $(($# > 1 ? 2 : 1))
+    d9d-metrics eval -q --json "${ask[@]}" eval.jsonl | jq '.metrics[] | .value // .values[]'
+}
+
+@test "metrics of labels and of numbers: in training, evaluations and d9d-infer, on every mesh and over a restart" {
+    measured=(--set "$(heads "$marks, $numbered, $topic")" --set "evaluation={\"data\": {\"dataset\": \"data\", \"order\": \"sequential\"}}"
+        --set trainer.logging.period_steps=5 --set trainer.checkpointing.period_steps=3)
+    rm -rf one run part out.jsonl
+    alone one dense "${measured[@]}"
+    [ "$(evaluated one | wc -l)" -eq 10 ]
+    [ "$(jq -r 'select(.loss) | .["score.mae/1"], .["flags.f1[2]"]' one/metrics.jsonl | wc -l)" -eq 4 ]
+    run -0 d9d-metrics summary one
+    assert_output --regexp 'best_[a-z]+/score\.mse '
+    assert_output --regexp 'best_[a-z]+/flags\.multilabel_auroc '
+    cat >measure.json <<'JSON'
+{"data": {"dataset": "data"}, "model_provider": {"name": "qwen3_dense", "hf_config": "one/export/config.json"},
+ "trainer": {"batching": {"microbatch_size": 3}, "model_stage_factory": {"source_checkpoint": "one/export"}}}
+JSON
+    task="$(heads "$marks, $numbered, $topic" | sed 's/, "weight": 0.5, "classifier_dropout": 0.2//; s/"label_smoothing": 0.1, "loss_weights": "importance", //; s/"pooling"/"output": "out.jsonl", "pooling"/')"
+    d9d-infer --json -q --device cpu --set "$task" measure.json >infer.json
+    key_values() { jq -r 'to_entries[] | select(.key | test("^(flags|score)")) | .value' "$1"; }
+    close_to 1e-6 <(key_values infer.json) <(evaluated one)
+    jq -e '.["topic.accuracy"] > 0 and .["topic.accuracy"] < 1' infer.json
+    ask=(-m accuracy,problem=multilabel,num_classes=2 -m f1,problem=multilabel,num_classes=2 -m f1,problem=multilabel,num_classes=2,average=micro
+        -m multilabel_auroc,num_classes=2 -m multilabel_auroc,num_classes=2,average=micro)
+    close_to 1e-6 <(jq -r 'to_entries[] | select(.key | test("^flags")) | .value' infer.json) <(eval_of flags .prediction)
+    ask=(-m mse,num_outputs=2 -m mae,num_outputs=2,average=none -m r2,num_outputs=2 -m pearson,num_outputs=2)
+    close_to 1e-6 <(jq -r 'to_entries[] | select(.key | test("^score")) | .value' infer.json) <(eval_of score)
+    for mesh in tensor_parallel pipeline_parallel context_parallel_shard data_parallel_shard; do
+        rm out.jsonl
+        mpi -n 2 d9d-infer --json -q --device cpu --set mesh.$mesh=2 --set "$task" measure.json >ranks.json
+        close_to 1e-5 <(key_values ranks.json) <(key_values infer.json) || { echo $mesh; return 1; }
+    done
+    metrics() { jq -r 'select(.loss) | to_entries[] | select(.key | test("^(flags|score)")) | .value' "$1/metrics.jsonl"; }
+    for mesh in "2 1 1 1 1 1" "1 1 2 1 1 1" "1 1 1 1 2 1" "1 2 1 1 1 1 2"; do
+        rm -rf run
+        train dense "$mesh" run "${measured[@]}"
+        close_to 1e-4 <(metrics run) <(metrics one) || { echo "mesh $mesh"; return 1; }
+        close_to 1e-4 <(evaluated run) <(evaluated one) || { echo "evaluation on mesh $mesh"; return 1; }
+    done
+    # A restart in the middle of a window counts each row once, to the bit.
+    cp -r one part
+    rm -rf part/export part/checkpoints/step-0000000[789] part/checkpoints/step-00000010
+    [ -d part/checkpoints/step-00000006 ]
+    awk -F'[:,]' '!/"end"/ && $2 <= 6' one/metrics.jsonl >part/metrics.jsonl
+    alone part dense "${measured[@]}"
+    cmp <(metrics part) <(metrics one)
+}
+
 @test "--plan counts the heads: the peak memory to the byte" {
     alone whole dense "${all[@]}" --set trainer.run.steps=32 # all samples, and so the longest
     run -0 d9d-train --plan --gpu cpu --json "${all[@]}" dense.json
@@ -230,5 +346,12 @@ JSON
     refused "$topic" 'metrics: the task heads gives no predictions; each of its heads has metrics of its own' --set 'metrics=[{"name": "mean"}]'
     refused "$topic" 'trainer.logging.documents' --set trainer.logging.documents=3
     run -2 alone no dense --set "$(heads '{"name": "t", "kind": "token_classification", "label": "tags", "outputs": 3}')"
-    assert_output --partial 'a class of the head "t" is 3'
+    assert_output --regexp 'data: sample [0-9]+ has 3 in the field "tags", and the label of task.heads must be below 3'
+    [ ! -e no ]
+    refused '{"name": "t", "kind": "classification", "label": "teacher", "outputs": 3, "loss": "soft_cross_entropy", "metrics": [{"name": "mse"}]}' \
+        'task.heads[0].metrics: those are of classes and of numbers, and a classification head of the loss soft_cross_entropy has none'
+    refused '{"name": "r", "kind": "regression", "label": "score", "outputs": 2, "metrics": [{"name": "mse"}]}' \
+        'metrics.r[0]: the head has 2 outputs: mse: a prediction of 2 numbers, must be 1'
+    refused '{"name": "r", "kind": "regression", "label": "score", "outputs": 2, "metrics": [{"name": "f1", "problem": "multilabel", "num_classes": 3}]}' \
+        'metrics.r[0]: the head has 2 outputs: f1: a prediction of 2 numbers, must be 3'
 }

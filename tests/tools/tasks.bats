@@ -263,10 +263,32 @@ pairs=(--set 'task={"name": "embedding", "pooling": "mean", "temperature": 0.1}'
     [ ! -e no ]
 }
 
+@test "a class out of range is found before a run begins, in its split alone and not where it is skipped" {
+    local wrong="the label 5, and the task's classes are 0 to 2"
+    sed -E 's/"labels": \[(-100, )*([0-9]+)\]/"kind": \2/; 12s/"kind": [0-9]/"kind": 5/' "$golden/tasks/dense/texts.jsonl" >lines.jsonl
+    d9d-shard -q --format tokens --label-key kind --out data lines.jsonl
+    says 2 "data: sample 11 has $wrong" d9d-train --set data.dataset=data dense.train.json
+    says 2 "data: sample 11 has $wrong" d9d-train --set 'evaluation={"data": {"dataset": "data"}}' dense.train.json
+    says 2 "data: sample 11 has $wrong" d9d-infer --set data.dataset=data dense.infer.json
+    [ ! -e run ]
+    d9d-train -q --set data.dataset=data --set data.skip_samples='"11"' --set trainer.run.dir=skips dense.train.json
+    d9d-shard -q --format tokens --label-key kind --split valid=6 --out dealt lines.jsonl
+    says 2 "has $wrong" d9d-train --set data.dataset=dealt --set data.split="$(split_of 5)" --set trainer.run.steps=1 dense.train.json
+    d9d-train -q --set data.dataset=dealt --set data.split="$(split_of 5 other)" --set trainer.run.steps=1 --set trainer.run.dir=other dense.train.json
+}
+# split_of CLASS [other]: the split of the dataset dealt that has it, or the other one.
+split_of() {
+    local k name=train
+    for ((k = 0; k < 6; k++)); do
+        d9d-shard inspect -q --json --split valid --sample $k dealt | grep -q "$1\], \"position_ids" && name=valid
+    done
+    [ $# -eq 1 ] && echo $name || { [ $name = valid ] && echo train || echo valid; }
+}
+
 @test "what cannot be is refused with both numbers" {
-    says 2 'sample 2: its class is 2, and there are 2' d9d-train --set task.num_labels=2 --set 'metrics=[]' \
+    says 2 "dense: sample 2 has the label 2, and the task's classes are 0 to 1" d9d-train --set task.num_labels=2 --set 'metrics=[]' \
         --set "trainer.model_stage_factory.source_checkpoint=null" dense.train.json
-    rm -rf run
+    [ ! -e run ]
     says 2 'score.weight is F32 [3, 16]' d9d-infer --set task.num_labels=4 dense.infer.json
     says 2 "task: cls_head.score.weight would be random: $golden/dense_tied does not have it, and it is not learned here" \
         d9d-infer --set task.num_labels=4 --set "model_provider.hf_config=$golden/dense_tied/config.json" \

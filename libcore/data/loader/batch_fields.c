@@ -1,15 +1,15 @@
 /* batch_fields.c - see data/loader/batch_fields.h. */
 #include "data/loader/batch_fields.h"
 
+#include <math.h>
 #include <string.h>
 
 #include "d9d/base/num_format.h"
 #include "d9d/data/loader/pooling.h"
 #include "data/dataset/dataset_private.h"
+#include "data/loader/value_limits.h"
 
 /* --- requests --------------------------------------------------------------------------------- */
-
-enum { IGNORED_CLASS = -100 }; /* as the loss ignores it */
 
 static d9d_status fail_missing(const d9d_dataset *ds, const d9d_field_request *r)
 {
@@ -83,7 +83,8 @@ static bool is_same_list(const d9di_loader_fields *f, const d9d_field_request *r
         const d9d_field_request *a = &f->requests[i], *b = &requests[i];
 
         same = strcmp(a->name, b->name) == 0 && a->per == b->per && a->dtype == b->dtype &&
-               a->elements == b->elements && a->spread == b->spread && a->classes == b->classes;
+               a->elements == b->elements && a->spread == b->spread && a->classes == b->classes &&
+               a->drops_labels == b->drops_labels && a->limit == b->limit;
     }
     return same;
 }
@@ -108,6 +109,7 @@ static d9d_status set_request(d9di_loader_fields *f, const d9d_loader_source *so
             f->field[i] = field;
         D9D_TRY(check_same(ds, field, sources[0].dataset, f->field[i], r));
         f->index[k * f->n + i] = (size_t)(field - list.v);
+        D9D_TRY(d9di_value_limits_check_field(&sources[k], f->index[k * f->n + i], r));
     }
     return D9D_OK;
 }
@@ -213,7 +215,7 @@ static void convert(const void *from, d9d_dtype dtype, int64_t n, void *to, d9d_
 
 static void pad(const d9d_field *f, const d9d_field_request *r, int64_t n, void *to)
 {
-    const double value = r->classes ? IGNORED_CLASS : f->pad;
+    const double value = r->classes ? D9D_FIELD_IGNORED : f->pad;
     float *reals = to;
     int32_t *ints = to;
 
@@ -393,6 +395,38 @@ d9d_status d9di_batch_fields_fill(const d9di_loader_fields *f, d9d_batch *b, d9d
     b->fields = to->list;
     b->n_fields = f->n;
     return D9D_OK;
+}
+
+/* Takes the labels of rows with a NaN away, and returns how many there were. */
+static int64_t drop_labels(const d9d_batch_field *x, int64_t positions, float *v, int32_t *labels)
+{
+    const int64_t n = (int64_t)(d9d_batch_field_row_bytes(x, 2) / sizeof(*v));
+    int64_t dropped = 0;
+
+    for (int64_t i = 0; i < positions; i++, v += n) {
+        bool absent = false;
+
+        for (int64_t k = 0; k < n; k++)
+            absent = absent || isnan(v[k]);
+        if (!absent)
+            continue;
+        memset(v, 0, (size_t)n * sizeof(*v));
+        dropped += labels[i] != D9D_FIELD_IGNORED;
+        labels[i] = D9D_FIELD_IGNORED;
+    }
+    return dropped;
+}
+
+int64_t d9di_batch_fields_drop_labels(const d9di_loader_fields *f, const d9d_batch *b,
+                                      d9di_batch_fields *from, int32_t *labels)
+{
+    int64_t dropped = 0;
+
+    for (size_t i = 0; i < f->n; i++)
+        if (f->requests[i].drops_labels)
+            dropped += drop_labels(&from->list[i], b->seqs * b->length,
+                                   (float *)(void *)from->data[i].data, labels);
+    return dropped;
 }
 
 const d9d_batch_field *d9d_batch_find_field(const d9d_batch *b, const char *name)

@@ -36,6 +36,9 @@ d9d_status d9di_batch_fields_add(d9di_batch_fields *to, const d9d_dataset *ds, i
                                  const d9d_sample *sample);
 /* Makes the fields of the batch, whose sequences were added; then clear. */
 d9d_status d9di_batch_fields_fill(const d9di_loader_fields *f, d9d_batch *b, d9di_batch_fields *to);
+/* Takes the labels away that requests drop; returns their number. */
+int64_t d9di_batch_fields_drop_labels(const d9di_loader_fields *f, const d9d_batch *b,
+                                      d9di_batch_fields *from, int32_t *labels);
 void d9di_batch_fields_clear(d9di_batch_fields *to);
 void d9di_batch_fields_release(d9di_batch_fields *to);
 

@@ -9,6 +9,7 @@
 #include "data/dataset/dataset_private.h"
 #include "data/loader/batch_fields.h"
 #include "data/loader/sample_order.h"
+#include "data/loader/value_limits.h"
 
 struct d9d_loader {
     d9di_sample_order order;
@@ -183,6 +184,17 @@ d9d_status d9d_loader_set_fields(d9d_loader *l, const d9d_field_request *request
 
     (void)pthread_mutex_lock(&l->lock);
     st = d9di_loader_fields_set(&l->fields, l->order.sources, l->order.n, requests, n);
+    (void)pthread_mutex_unlock(&l->lock);
+    return st;
+}
+
+d9d_status d9d_loader_check_classes(d9d_loader *l, int64_t n)
+{
+    d9d_status st = D9D_OK;
+
+    (void)pthread_mutex_lock(&l->lock);
+    for (size_t i = 0; i < l->order.n && st == D9D_OK; i++)
+        st = d9di_value_limits_check_classes(&l->order.sources[i], n);
     (void)pthread_mutex_unlock(&l->lock);
     return st;
 }
@@ -497,6 +509,9 @@ static d9d_status fill_fields(const d9d_loader *l, d9d_batch_buffer *buffer, d9d
     }
     if (st == D9D_OK)
         st = d9di_batch_fields_fill(&l->fields, b, &buffer->fields);
+    if (st == D9D_OK)
+        b->targets -= d9di_batch_fields_drop_labels(
+            &l->fields, b, &buffer->fields, buffer->ints.data + LABELS * b->seqs * b->length);
     d9di_batch_fields_clear(&buffer->fields);
     return st;
 }

@@ -111,7 +111,7 @@ typedef struct d9d_model_columns {
  */
 typedef struct d9d_model_head_out {
     d9d_var *logits;            /* [R, outputs], or NULL */
-    const d9d_tensor *labels;   /* [R] int32, or NULL: no metric reads them */
+    const d9d_tensor *labels;   /* [R] int32, or [R, outputs] float32; NULL: no metric reads them */
     d9d_var *mask;              /* [R, 1]: 1 for rows that count here, else 0 */
     d9d_var *mean_loss, *count; /* over the rows that count, [1]; how many they are, [1, 1] */
 } d9d_model_head_out;

@@ -87,7 +87,10 @@ enum { D9D_PLUGIN_ABI = 5 }; /* changes when the meaning of a table changes */
     X(d9d_peft_params)                                                                             \
     X(d9d_peft_target)                                                                             \
     X(d9d_adapter_kind)                                                                            \
-    X(d9d_adapter_files)
+    X(d9d_adapter_files)                                                                           \
+    X(d9d_field)                                                                                   \
+    X(d9d_field_request)                                                                           \
+    X(d9d_task_head_record)
 
 typedef struct d9d_plugin {
     size_t size;          /* sizeof(d9d_plugin) */

@@ -42,11 +42,21 @@ typedef enum d9d_task_answers {
 
 enum { D9D_TASK_PARTS_MAX = 16 };
 
+/* What metrics compare the outputs [R, C] of a head with. */
+typedef enum d9d_task_targets {
+    D9D_TASK_TARGETS_CLASSES, /* [R] int32, one of C classes each; the metrics read the logits */
+    D9D_TASK_TARGETS_LABELS,  /* [R, C] float32, 0 or 1 of each class; they read probabilities, the
+                                 sigmoid of the logits */
+    D9D_TASK_TARGETS_VALUES   /* [R, C] float32 */
+} d9d_task_targets;
+
 /* A head among several: records have NAME.loss, and NAME.METRIC of each of its metrics. */
 typedef struct d9d_task_head_record {
     const char *name;
     const d9d_list *metrics; /* d9d_union; empty: none */
     int64_t columns;         /* outputs that the metrics read */
+    d9d_task_targets targets;
+    const char *label; /* inference: the field that has them; NULL: the text's class */
 } d9d_task_head_record;
 
 /* Members that may be NULL say so.  Every function runs on every rank. */
@@ -133,6 +143,10 @@ typedef struct d9d_train_task {
      * them by d9d_model_pass().  NULL: nothing. */
     d9d_status (*stage_tensors)(void *self, const d9d_model *m, int stage, d9d_stage_spec *out,
                                 size_t *n);
+    /* After extend(): the labels of its datasets' documents are classes below this number; 0: they
+     * are not.  A dataset that is known to have another is an error before anything is allocated.
+     * NULL: 0. */
+    int64_t (*classes)(void *self);
 } d9d_train_task;
 
 /* --- inference ------------------------------------------------------------------------ *
@@ -193,7 +207,8 @@ typedef struct d9d_infer_task_kind {
     /* Appends the file's content if there are no lines; called on rank 0.  NULL: nothing. */
     d9d_status (*end)(const void *config, const d9d_infer_task_summary *s, d9d_buf *text);
     /* Another head, labels or values: its open, close, extend, forward, head, pooling, set_data and
-     * collate are called with the inference section, and check and answers if it has them.  forward
+     * collate are called with the inference section, and fields, heads, check and answers if it has
+     * them.  The columns of a row are those of its heads, in their order.  forward
      * sets out->values, one row per document in place of losses, and a dataset row is one document;
      * without a forward, and where this is NULL, the model's losses count. */
     const d9d_train_task *body;
