@@ -1,5 +1,6 @@
 /* environment.c - the table of environment variables.  See d9d/base/environment.h. */
 #include "d9d/base/environment.h"
+#include "d9d/base/num_format.h"
 
 #include <ctype.h>
 #include <stdio.h>
@@ -146,8 +147,8 @@ static void apply_user_value(const env_rule *r, const char *wish, d9d_environmen
         return;
     }
     out->action = D9D_ENVIRONMENT_REFUSED;
-    (void)snprintf(out->text, sizeof(out->text),
-                   "%s is \"%.64s\", which is no number from 1 to %ld", r->keep, wish, limit);
+    (void)d9d_num_format(out->text, sizeof(out->text),
+                         "%s is \"%.64s\", which is no number from 1 to %ld", r->keep, wish, limit);
 }
 
 /* A row without a predicate is a default: it gives way to any value that is set. */
@@ -166,8 +167,8 @@ static bool apply_rule(const env_rule *r, char *(*get)(const char *), d9d_enviro
     if (r->act == D9D_ENVIRONMENT_CHANGED)
         (void)snprintf(out->value, sizeof(out->value), "%s", r->set);
     if (bad)
-        (void)snprintf(out->text, sizeof(out->text), "%s is \"%.64s\" in the environment: %s",
-                       r->name, value, r->why);
+        (void)d9d_num_format(out->text, sizeof(out->text), "%s is \"%.64s\" in the environment: %s",
+                             r->name, value, r->why);
     return true;
 }
 

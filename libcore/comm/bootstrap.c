@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include "comm/bootstrap_private.h"
+#include "d9d/base/num_format.h"
 #include "d9d/base/thread.h"
 
 struct d9d_bootstrap {
@@ -361,7 +362,7 @@ size_t d9di_bootstrap_failure_pack(d9d_status st, const char *node, int size,
 
     d9d_err_save(&err, st);
     out->st = (int32_t)st;
-    (void)snprintf(out->text, sizeof(out->text), "(%.255s): %s", node, err.text);
+    (void)d9d_num_format(out->text, sizeof(out->text), "(%.255s): %s", node, err.text);
     n = strlen(out->text);
     if (head + n > max_bytes)
         n = max_bytes - head;

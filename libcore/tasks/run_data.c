@@ -393,7 +393,7 @@ d9di_run_data_samples_text d9di_run_data_describe_samples(const d9di_run_data *d
         used += snprintf(s.text + used, sizeof(s.text) - (size_t)used, " and %lld more",
                          (long long)(n - MAX_LISTED));
     if (d->n == 1)
-        (void)snprintf(s.text + used, sizeof(s.text) - (size_t)used, " of the split %.60s",
-                       d->sections[0].split);
+        (void)d9d_num_format(s.text + used, sizeof(s.text) - (size_t)used, " of the split %.60s",
+                             d->sections[0].split);
     return s;
 }

@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "d9d/base/num_format.h"
 #include "train/train_step.h"
 
 /* The loss of micro-batch i of this rank is not finite: checks whether the weights are. */
@@ -23,8 +24,8 @@ static d9d_status diagnose_loss(d9di_train_stepper *s, const d9di_train_run *run
 
     D9D_TRY(d9d_optimizer_find_nonfinite_param(s->engine->dev, &s->engine->params, &culprit, &at));
     if (culprit != NULL)
-        (void)snprintf(weights, sizeof(weights), "%.500s is not finite at element %lld",
-                       culprit->name, (long long)at);
+        (void)d9d_num_format(weights, sizeof(weights), "%.500s is not finite at element %lld",
+                             culprit->name, (long long)at);
     return D9D_FAIL(D9D_ENUMERIC, "step %lld: the loss of %s is %s; %s; nothing was updated",
                     (long long)(s->state.step + 1), which.text, d9di_engine_nonfinite_name(loss),
                     weights);

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "d9d/base/num_format.h"
 #include "d9d/comm/exchange.h"
 #include "train/train_integrity.h"
 
@@ -73,7 +74,7 @@ static statement statement_make(const d9di_train_integrity *it, const d9di_train
     if (at == params->n)
         at = first_difference(r[FIRST].reduced, r[SECOND].reduced, params->n);
     if (at < params->n)
-        (void)snprintf(s.name, sizeof(s.name), "the gradient of %.200s", params->p[at]->name);
+        (void)d9d_num_format(s.name, sizeof(s.name), "the gradient of %.200s", params->p[at]->name);
     else
         (void)snprintf(s.name, sizeof(s.name), "the loss");
     d9di_integrity_where(it->engine, s.node, s.where);

@@ -9,6 +9,7 @@
 #include "ckpt/mapper/dtype_convert.h"
 #include "ckpt/mapper/map_graph.h"
 #include "ckpt/safetensors/st_file.h"
+#include "d9d/base/num_format.h"
 #include "d9d/ckpt/dir/checkpoint.h"
 #include "d9d/ckpt/dir/manifest.h"
 
@@ -229,8 +230,9 @@ static void report_nonfinite(struct verify *v, const struct file_header *h)
 
         if (h->bad[k] == UINT64_MAX)
             continue;
-        (void)snprintf(text, sizeof(text), "%s: tensor %.400s: element %" PRIu64 " is not finite",
-                       d9d_safetensors_path(h->st), d9d_safetensors_at(h->st, k)->name, h->bad[k]);
+        (void)d9d_num_format(
+            text, sizeof(text), "%s: tensor %.400s: element %" PRIu64 " is not finite",
+            d9d_safetensors_path(h->st), d9d_safetensors_at(h->st, k)->name, h->bad[k]);
         report_finding(v, text);
     }
 }

@@ -2,6 +2,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "d9d/base/num_format.h"
 #include "data/build/shard_private.h"
 #include "data/dataset/megatron.h"
 #include "data/io/csv.h"
@@ -297,7 +298,7 @@ static d9d_status read_record(const d9di_shard_tokenizer *t, d9di_shard_worker *
         d9d_err_copy why;
 
         d9d_err_save(&why, st);
-        snprintf(error->message, sizeof(error->message), "%.300s", why.text);
+        (void)d9d_num_format(error->message, sizeof(error->message), "%.300s", why.text);
     }
     return st;
 }

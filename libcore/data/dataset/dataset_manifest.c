@@ -62,7 +62,7 @@ static d9d_status parse_splits(d9di_dataset_manifest *m, const json_t *root, con
         d9di_dataset_split *s = &m->splits[i];
         char at[512];
 
-        snprintf(at, sizeof(at), "%.440s: splits[%zu]", where, i);
+        (void)d9d_num_format(at, sizeof(at), "%.440s: splits[%zu]", where, i);
         D9D_TRY(get_name(m, v, at, "name", &s->name));
         D9D_TRY(d9d_json_get_i64(v, at, "first", next, next, &s->first));
         D9D_TRY(d9d_json_get_i64(v, at, "samples", 0, m->samples - next, &s->samples));
@@ -111,7 +111,7 @@ static d9d_status parse_list(d9di_dataset_manifest *m, const json_t *root, const
         d9di_dataset_file *f = &m->files[i];
         char at[512];
 
-        snprintf(at, sizeof(at), "%.440s: files[%zu]", where, i);
+        (void)d9d_num_format(at, sizeof(at), "%.440s: files[%zu]", where, i);
         D9D_TRY(get_name(m, v, at, "name", &f->name));
         D9D_TRY(d9d_fs_check_name(f->name, strlen(f->name), at));
         D9D_TRY(d9d_json_get_i64(v, at, "bytes", 0, INT64_MAX, &f->bytes));
@@ -200,7 +200,7 @@ static d9d_status parse_tokenizer(d9di_dataset_manifest *m, const json_t *root, 
 
     if (json_is_null(v))
         return D9D_OK;
-    snprintf(at, sizeof(at), "%.440s: tokenizer", where);
+    (void)d9d_num_format(at, sizeof(at), "%.440s: tokenizer", where);
     m->has_tokenizer = true;
     return get_hash(v, at, &m->tokenizer_hash);
 }
@@ -331,7 +331,7 @@ static d9d_status parse_fields(d9di_dataset_manifest *m, const json_t *root, con
 {
     char at[512];
 
-    (void)snprintf(at, sizeof(at), "%.480s: label_range", where);
+    (void)d9d_num_format(at, sizeof(at), "%.480s: label_range", where);
     D9D_TRY(d9di_field_range_parse(json_object_get(root, "label_range"), at, &m->label_range));
     return d9di_field_list_parse(json_object_get(root, "fields"), where, &m->arena, &m->fields);
 }

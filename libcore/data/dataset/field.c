@@ -5,6 +5,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "d9d/base/num_format.h"
+
 const char *const d9d_field_per_names[] = {"token", "target", "sample", NULL};
 const char *const d9d_field_padding_names[] = {"right", "left", "none", NULL};
 
@@ -366,7 +368,7 @@ static d9d_status parse_range(const json_t *v, const char *where, d9d_field *out
 {
     char at[512];
 
-    (void)snprintf(at, sizeof(at), "%.490s: range", where);
+    (void)d9d_num_format(at, sizeof(at), "%.490s: range", where);
     return d9di_field_range_parse(json_object_get(v, "range"), at, &out->range);
 }
 
@@ -415,7 +417,7 @@ d9d_status d9di_field_list_parse(const json_t *list, const char *where, d9d_aren
     for (size_t i = 0; i < n; i++) {
         char at[512];
 
-        (void)snprintf(at, sizeof(at), "%.440s: fields[%zu]", where, i);
+        (void)d9d_num_format(at, sizeof(at), "%.440s: fields[%zu]", where, i);
         D9D_TRY(parse_field(json_array_get(list, i), at, a, &v[i]));
     }
     *out = (d9d_field_list){v, n};

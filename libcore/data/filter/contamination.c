@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "d9d/base/json.h"
+#include "d9d/base/num_format.h"
 #include "d9d/data/tokenizer/tokenizer.h"
 #include "data/io/framing.h"
 #include "data/io/input_stream.h"
@@ -146,7 +147,7 @@ static d9d_status add_lines(d9di_contamination *c, d9di_text_words *w, const cha
         d9di_framing_scan scan = {.at = 0};
         char where[320];
 
-        snprintf(where, sizeof(where), "%.280s: line %lld", path, (long long)number);
+        (void)d9d_num_format(where, sizeof(where), "%.280s: line %lld", path, (long long)number);
         D9D_TRY(d9di_framing_find(framing, text + at, n - at, at == 0, true, &scan, &span));
         D9D_TRY(add_line(c, w, where, text + at + span.begin, span.len));
         number += d9di_framing_count_lines(text + at, span.used);

@@ -4,6 +4,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "d9d/base/num_format.h"
+
 /* A conversion under way. */
 typedef struct conversion {
     json_t *chat, *messages; /* messages: borrowed, part of the chat */
@@ -12,7 +14,7 @@ typedef struct conversion {
 } conversion;
 
 /* Says why the chat cannot be converted. */
-#define REFUSE(c, ...) (snprintf((c)->why, (c)->size, __VA_ARGS__), D9D_EFORMAT)
+#define REFUSE(c, ...) (d9d_num_format((c)->why, (c)->size, __VA_ARGS__), D9D_EFORMAT)
 
 static d9d_status no_memory(void)
 {

@@ -28,7 +28,7 @@ static d9d_status fail_record(struct scan *p, d9d_shard_bad_record reason, const
     va_list ap;
 
     va_start(ap, fmt);
-    vsnprintf(p->error->message, sizeof(p->error->message), fmt, ap);
+    (void)d9d_num_vformat(p->error->message, sizeof(p->error->message), fmt, ap);
     va_end(ap);
     p->error->offset = p->at;
     p->error->reason = reason;

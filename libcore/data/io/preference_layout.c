@@ -3,6 +3,7 @@
 
 #include <stdio.h>
 
+#include "d9d/base/num_format.h"
 #include "data/io/chat_layout.h"
 
 void d9di_answer_pair_release(d9di_answer_pair *p)
@@ -19,7 +20,7 @@ static d9d_status no_memory(void)
 
 #define REFUSE(error, why, ...)                                                                    \
     ((error)->reason = (why),                                                                      \
-     (void)snprintf((error)->message, sizeof((error)->message), __VA_ARGS__), D9D_EFORMAT)
+     (void)d9d_num_format((error)->message, sizeof((error)->message), __VA_ARGS__), D9D_EFORMAT)
 
 static d9d_status check_record(json_t *record, d9di_jsonl_error *error)
 {

@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "d9d/base/num_format.h"
 #include "data/tokenizer/tokenizer_component.h"
 
 enum { MAX_ITEMS = 4096 }; /* of a template; each processor of a Sequence may double them */
@@ -114,7 +115,7 @@ static d9d_status push_special(const struct parser *p, const json_t *specials, c
     D9D_TRY(d9d_json_get_str(item, where, "id", &name));
     ids = json_object_get(json_object_get(specials, name), "ids");
     if (!ids) {
-        snprintf(why, sizeof(why), "\"%.80s\" is not among special_tokens", name);
+        (void)d9d_num_format(why, sizeof(why), "\"%.80s\" is not among special_tokens", name);
         return set_unusable(p, made, where, why);
     }
     for (size_t i = 0; i < json_array_size(ids); i++) {
@@ -173,7 +174,7 @@ static d9d_status apply_template(const struct parser *p, const json_t *v, const 
     for (size_t i = 0; i < json_array_size(items); i++) {
         char at[512];
 
-        snprintf(at, sizeof(at), "%.440s: %s[%zu]", where, key, i);
+        (void)d9d_num_format(at, sizeof(at), "%.440s: %s[%zu]", where, key, i);
         D9D_TRY_OR(st, push_item(p, specials, json_array_get(items, i), at, t, &made), out);
     }
     template_release(t);

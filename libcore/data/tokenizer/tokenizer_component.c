@@ -4,6 +4,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "d9d/base/num_format.h"
+
 static bool has_key(const char *words, const char *word)
 {
     const size_t n = strlen(word);
@@ -73,7 +75,7 @@ d9d_status d9di_tokenizer_component_parse_sequence(const d9di_tokenizer_componen
     for (i = 0; i < json_array_size(list); i++) {
         char at[512];
 
-        snprintf(at, sizeof(at), "%.440s: %s[%zu]", where, key, i);
+        (void)d9d_num_format(at, sizeof(at), "%.440s: %s[%zu]", where, key, i);
         D9D_TRY(d9di_tokenizer_component_parse(table, json_array_get(list, i), at, into));
     }
     return D9D_OK;

@@ -5,6 +5,7 @@
 
 #include "d9d/base/fs.h"
 #include "d9d/base/json.h"
+#include "d9d/base/num_format.h"
 #include "data/tokenizer/tokenizer_component.h"
 #include "data/tokenizer/tokenizer_parts.h"
 
@@ -99,7 +100,7 @@ static d9d_status load_added(d9d_tokenizer *tok, const char *name, const json_t 
     for (i = 0; i < json_array_size(list) && st == D9D_OK; i++) {
         char where[320];
 
-        snprintf(where, sizeof(where), "%.255s: added_tokens[%zu]", name, i);
+        (void)d9d_num_format(where, sizeof(where), "%.255s: added_tokens[%zu]", name, i);
         st = load_added_token(tok, json_array_get(list, i), where, &s);
     }
     d9di_split_pattern_matcher_free(s.matcher);
@@ -133,18 +134,18 @@ static d9d_status load_components(d9d_tokenizer *tok, const char *name, const js
         "version truncation padding added_tokens normalizer pre_tokenizer "
         "post_processor decoder model"));
     note_ignored(tok, root);
-    snprintf(where, sizeof(where), "%.255s: normalizer", name);
+    (void)d9d_num_format(where, sizeof(where), "%.255s: normalizer", name);
     D9D_TRY(d9di_normalizer_parse(json_object_get(root, "normalizer"), where, &tok->normalizer));
-    snprintf(where, sizeof(where), "%.255s: pre_tokenizer", name);
+    (void)d9d_num_format(where, sizeof(where), "%.255s: pre_tokenizer", name);
     D9D_TRY(d9di_pretok_parse(json_object_get(root, "pre_tokenizer"), where, &tok->pretok));
-    snprintf(where, sizeof(where), "%.255s: model", name);
+    (void)d9d_num_format(where, sizeof(where), "%.255s: model", name);
     D9D_TRY(d9di_tokenizer_model_init(json_object_get(root, "model"), where,
                                       !d9di_pretok_is_bytelevel(tok->pretok), &tok->model));
-    snprintf(where, sizeof(where), "%.255s: decoder", name);
+    (void)d9d_num_format(where, sizeof(where), "%.255s: decoder", name);
     D9D_TRY(d9di_tokenizer_decoder_parse(json_object_get(root, "decoder"), where, &tok->decoder));
     D9D_TRY(load_added(tok, name, json_object_get(root, "added_tokens")));
     D9D_TRY(d9di_tokenizer_index_decoded(tok, name));
-    snprintf(where, sizeof(where), "%.255s: post_processor", name);
+    (void)d9d_num_format(where, sizeof(where), "%.255s: post_processor", name);
     return d9di_post_processor_parse(json_object_get(root, "post_processor"), where,
                                      tok->vocab_size, &tok->arena, &tok->post_processor);
 }

@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "d9d/base/num_format.h"
 #include "d9d/report/report.h"
 #include "report/html/html_page.h"
 
@@ -244,8 +245,8 @@ static void put_plan_work(d9di_html_writer *w, const json_t *plan)
                 lists[l].of != NULL ? json_string_value(json_object_get(x, lists[l].of)) : NULL;
             char label[96];
 
-            (void)snprintf(label, sizeof(label), "%.40s%s%.40s", name != NULL ? name : "?",
-                           of != NULL ? " of " : "", of != NULL ? of : "");
+            (void)d9d_num_format(label, sizeof(label), "%.40s%s%.40s", name != NULL ? name : "?",
+                                 of != NULL ? " of " : "", of != NULL ? of : "");
             d9di_html_row_begin(w, label);
             d9di_html_value(w, d9di_html_member(x, "calls"), D9DI_HTML_NUMBER);
             d9di_html_value(w, d9di_html_member(x, "seconds"), D9DI_HTML_SECONDS);

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "d9d/base/json.h"
+#include "d9d/base/num_format.h"
 #include "d9d/base/size.h"
 #include "d9d/plot/chart.h"
 #include "support/unit.h"
@@ -59,9 +60,49 @@ static void files_have_the_same_bytes_in_every_locale(void **state)
     d9d_buf_release(&plain);
 }
 
+/* An umlaut has two bytes, a euro three and a face four. */
+#define WORD "a\xc3\xa4\xe2\x82\xac\xf0\x9f\x98\x80z"
+
+static void a_precision_ends_at_a_character(void **state)
+{
+    const char unended[3] = {'x', 'y', '\xc3'};
+    char text[128];
+
+    (void)state;
+#define ENDS_AT(n, end)                                                                            \
+    assert_int_equal(d9d_num_format(text, sizeof(text), "<%." #n "s>", WORD), (end) + 2);          \
+    assert_memory_equal(text + 1, WORD, end)
+    ENDS_AT(0, 0);
+    ENDS_AT(1, 1);
+    ENDS_AT(2, 1);
+    ENDS_AT(3, 3);
+    ENDS_AT(5, 3);
+    ENDS_AT(6, 6);
+    ENDS_AT(7, 6);
+    ENDS_AT(9, 6);
+    ENDS_AT(10, 10);
+    ENDS_AT(12, 11);
+#undef ENDS_AT
+    assert_int_equal(d9d_num_format(text, sizeof(text), "%.3s", unended), 2);
+    assert_int_equal(d9d_num_format(NULL, 0, "%.2s", "\xe4\xf6\xfc"), 1); /* no UTF-8 */
+    assert_int_equal(d9d_num_format(NULL, 0, "%.3s", "\xa4\xb6\xbc"), 3);
+    /* Whatever stands before it is passed over. */
+    (void)d9d_num_format(text, sizeof(text),
+                         "%% %d %lld %zu %5.2f %c %-4s|%*d|%.*f %.2s %p %.20s %.3g %.4s|", 1,
+                         1LL << 40, (size_t)7, 0.5, 'c', "ab", 3, 2, 1, 0.25, WORD, (void *)NULL,
+                         "whole", 0.125, WORD);
+    assert_string_equal(text,
+                        "% 1 1099511627776 7  0.50 c ab  |  2|0.2 a (nil) whole 0.125 a\xc3\xa4|");
+    (void)D9D_FAIL(D9D_EINVAL, "\"%.5s\" is unknown", WORD);
+    assert_string_equal(d9d_err_message(), "\"a\xc3\xa4\" is unknown");
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {unit_test_in_dir(files_have_the_same_bytes_in_every_locale)};
+    const struct CMUnitTest tests[] = {
+        unit_test_in_dir(files_have_the_same_bytes_in_every_locale),
+        cmocka_unit_test(a_precision_ends_at_a_character),
+    };
 
     return cmocka_run_group_tests_name("point", tests, NULL, NULL);
 }
