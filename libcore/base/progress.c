@@ -16,15 +16,17 @@ static bool is_terminal(const d9d_progress *p)
     return p->log->status != NULL;
 }
 
-/* "1.23 GB" for bytes, "1234 steps" for the rest. */
+/* "1.23 GB" for bytes, "1234 steps" or "1 step" for the rest. */
 static void format_amount(char out[FIELD_SIZE], double v, const char *unit, int digits)
 {
     static const char prefix[] = " kMGTPE";
     size_t i = 0;
 
     if (strcmp(unit, "B") != 0) {
-        (void)d9d_num_format(out, FIELD_SIZE, "%.*f%s%.24s", digits, v, *unit != '\0' ? " " : "",
-                             unit);
+        const int n = (int)strnlen(unit, 24);
+
+        (void)d9d_num_format(out, FIELD_SIZE, "%.*f%s%.*s", digits, v, n > 0 ? " " : "",
+                             n - (n > 0 && digits == 0 && v == 1 && unit[n - 1] == 's'), unit);
         return;
     }
     for (; v >= 999.5 && i + 2 < sizeof(prefix); i++)
@@ -91,8 +93,8 @@ static void format_line(char out[LINE_SIZE], const d9d_progress *p, int64_t now)
         format_time(word, (double)(p->total - p->done) / rate);
         (void)snprintf(left, sizeof(left), ", %s left", word);
     }
-    (void)snprintf(out, LINE_SIZE, "%.32s: %s%s, %s%s%s%s", p->label, done, total, speed, left,
-                   p->note[0] != '\0' ? ", " : "", p->note);
+    (void)d9d_num_format(out, LINE_SIZE, "%.32s: %s%s, %s%s%s%s", p->label, done, total, speed,
+                         left, p->note[0] != '\0' ? ", " : "", p->note);
 }
 
 static void show_line(d9d_progress *p, int64_t now)

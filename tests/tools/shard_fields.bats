@@ -130,7 +130,7 @@ line() { sed -E "$1" <<<'{"input_ids": [1, 2], "weight": [0, 1], "kind": [0, 1],
         [[ "$output" == *"d.jsonl: line 4, byte "* ]]
     }
     bad 's/"weight": .0, 1.,//' 'has no "weight", but "input_ids", "kind"'
-    bad 's/\[0, 1\]/[0]/' '"weight" has 1 rows for 2 tokens'
+    bad 's/\[0, 1\]/[0]/' '"weight" has 1 row for 2 tokens'
     bad 's/\[0, 1\]/[0, null]/' '"weight" has null, which stands for NaN: it allows none'
     bad 's/\[0, 1\]/[0, NaN]/' '"weight" has something here that is no number'
     bad 's/\[0, 1\]/[0, 1e39]/' '"weight" must have finite numbers of float32'

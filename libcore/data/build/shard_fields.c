@@ -6,6 +6,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#include "d9d/base/num_format.h"
 #include "d9d/config/config.h"
 
 #define MAX_DECLARATION (UINT64_C(1) << 20)
@@ -182,7 +183,7 @@ static d9d_status fail_value(d9di_jsonl_error *error, const char *fmt, ...)
     va_list ap;
 
     va_start(ap, fmt);
-    (void)vsnprintf(error->message, sizeof(error->message), fmt, ap);
+    (void)d9d_num_vformat(error->message, sizeof(error->message), fmt, ap);
     va_end(ap);
     error->offset = 0;
     error->reason = D9D_SHARD_BAD_VALUE;
@@ -290,8 +291,9 @@ d9d_status d9di_shard_fields_tokens(const d9di_shard_fields *f, const d9di_shard
         if (f->list.v[i].per == D9D_FIELD_PER_SAMPLE)
             continue;
         if (first != NULL && v->rows[i] != *tokens)
-            return fail_value(error, "\"%s\" has %lld rows, \"%s\" has %lld", f->list.v[i].name,
-                              (long long)v->rows[i], first, (long long)*tokens);
+            return fail_value(error, "\"%s\" has %lld row%s, \"%s\" has %lld", f->list.v[i].name,
+                              (long long)v->rows[i], D9D_PLURAL(v->rows[i]), first,
+                              (long long)*tokens);
         first = f->list.v[i].name;
         *tokens = v->rows[i];
     }
@@ -305,8 +307,9 @@ d9d_status d9di_shard_fields_append(const d9di_shard_fields *f, const d9di_shard
         const d9d_field *x = &f->list.v[i];
 
         if (x->per != D9D_FIELD_PER_SAMPLE && v->rows[i] != tokens)
-            return fail_value(error, "\"%s\" has %lld rows for %lld tokens", x->name,
-                              (long long)v->rows[i], (long long)tokens);
+            return fail_value(error, "\"%s\" has %lld row%s for %lld token%s", x->name,
+                              (long long)v->rows[i], D9D_PLURAL(v->rows[i]), (long long)tokens,
+                              D9D_PLURAL(tokens));
         D9D_TRY(d9di_field_append(x, v->data[i].data, v->rows[i], out));
     }
     return D9D_OK;

@@ -121,6 +121,26 @@ static void on_a_terminal_one_line_is_redrawn(void **state)
     assert_string_equal(h.line, "train: 1020 steps in 0:10, 2.00 steps/s, loss 2.31");
 }
 
+static void one_is_no_plural(void **state)
+{
+    struct captured_log h = {.lines = 0};
+    const d9d_log log = {.line = hear_line, .arg = &h, .level = D9D_LOG_INFO};
+    d9d_progress p;
+
+    (void)state;
+    d9d_progress_start(&p, &log, "train", "steps", 1);
+    d9d_progress_add(&p, 1);
+    d9d_progress_show(&p);
+    assert_int_equal(strncmp(h.line, "train: 1 of 1 step (100%)", 25), 0);
+    d9d_progress_end(&p);
+    assert_int_equal(strncmp(h.line, "train: 1 step in ", 17), 0);
+    d9d_progress_start(&p, &log, "train", "steps", 2);
+    d9d_progress_add(&p, 1);
+    d9d_progress_add(&p, 1);
+    d9d_progress_end(&p);
+    assert_int_equal(strncmp(h.line, "train: 2 steps in ", 18), 0);
+}
+
 static void strange_totals_do_no_harm(void **state)
 {
     struct captured_log h = {.lines = 0};
@@ -171,6 +191,7 @@ int main(void)
         cmocka_unit_test(lines_are_plain_and_have_an_end),
         cmocka_unit_test(off_a_terminal_lines_come_seldom),
         cmocka_unit_test(on_a_terminal_one_line_is_redrawn),
+        cmocka_unit_test(one_is_no_plural),
         cmocka_unit_test(strange_totals_do_no_harm),
         cmocka_unit_test(silence_is_silent),
     };
