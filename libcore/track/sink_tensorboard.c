@@ -1,10 +1,8 @@
 /* sink_tensorboard.c - the sink `tensorboard`: event files of a running job.  See
  * d9d/track/sink.h. */
-#include <errno.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/file.h>
 #include <time.h>
 
 #include "d9d/base/fs.h"
@@ -49,15 +47,6 @@ static d9d_status flush_bytes(tensorboard *t)
     return st;
 }
 
-/* Opens and truncates the file, unless another tracker holds its lock. */
-static d9d_status open_locked_file(const char *path, d9d_file *out)
-{
-    D9D_TRY(d9d_file_open_rw(path, out));
-    if (flock(out->fd, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK)
-        return D9D_FAIL(D9D_EIO, "%s: another tracker is writing it", path);
-    return d9d_file_resize(out, 0);
-}
-
 /* What tells runs apart, by sections of the configuration, and what the user recorded besides. */
 static d9d_status append_hparams(tensorboard *t, const d9d_sink_run *run)
 {
@@ -87,7 +76,8 @@ static d9d_status start_file(tensorboard *t, const char *dir, const d9d_sink_run
     if (path == NULL)
         return D9D_FAIL(D9D_ENOMEM, "%s: the name of an event file", dir);
     D9D_TRY(d9d_fs_mkdirs(dir));
-    D9D_TRY(open_locked_file(path, &t->file));
+    D9D_TRY(d9d_file_open_locked(path, &t->file));
+    D9D_TRY(d9d_file_resize(&t->file, 0));
     D9D_TRY(d9d_tb_event_version(&t->bytes, wall_time()));
     D9D_TRY(d9d_tb_event_start(&t->bytes, wall_time(), run->step + 1));
     D9D_TRY(append_hparams(t, run));

@@ -121,7 +121,7 @@ PY
 @test "of two trackers of one event file the second is left out, and the first is whole" {
     two="[{\"provider\": \"tensorboard\"}, {\"provider\": \"tensorboard\", \"dir\": \"run/tensorboard\"}]"
     run -0 d9d-train --set $steps=4 --set "$tracker=$two" c.json
-    [[ "$output" == *"tracker tensorboard: run/tensorboard/events.out.tfevents.0.d9d: another tracker is writing it; the run goes on without it"* ]]
+    [[ "$output" == *"tracker tensorboard: run/tensorboard/events.out.tfevents.0.d9d: another process is writing it; wait for its end, or name another; the run goes on without it"* ]]
     d9d-train -q --set $steps=4 --set trainer.run.dir=one --set "$tracker={\"provider\": \"tensorboard\"}" c.json
     [ "$(stat -c %s run/tensorboard/*)" = "$(stat -c %s one/tensorboard/*)" ]
 }
