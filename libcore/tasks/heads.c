@@ -70,7 +70,7 @@ static void requests_add(d9di_heads *h, const d9di_heads_head *x)
                                     .elements = classes ? 1 : c->outputs,
                                     .classes = classes,
                                     .limit = classes ? c->outputs : 0,
-                                    .where = "label of task.heads"});
+                                    .where = x->label_key});
     request_add(
         h, c->loss_weights,
         (d9d_field_request){.per = c->kind == D9D_HEADS_CAUSAL_LM ? D9D_FIELD_PER_TARGET : per,
@@ -78,7 +78,7 @@ static void requests_add(d9di_heads *h, const d9di_heads_head *x)
                             .elements = 1,
                             .spread = c->kind == D9D_HEADS_CAUSAL_LM,
                             .drops_labels = c->kind == D9D_HEADS_CAUSAL_LM,
-                            .where = "loss_weights of task.heads"});
+                            .where = x->weight_key});
 }
 
 static d9d_status heads_open(const void *config, void **self)
@@ -97,6 +97,8 @@ static d9d_status heads_open(const void *config, void **self)
                                .kind = &d9di_heads_kinds[list[h->n].kind],
                                .loss = loss_of(&list[h->n])};
         (void)snprintf(x->matrix, sizeof(x->matrix), D9D_HEAD_NAMED "%s", x->c->name);
+        (void)snprintf(x->label_key, sizeof(x->label_key), "task.heads[%zu].label", h->n);
+        (void)snprintf(x->weight_key, sizeof(x->weight_key), "task.heads[%zu].loss_weights", h->n);
         h->record[h->n] = (d9d_task_head_record){x->c->name, &x->c->metrics, x->c->outputs,
                                                  targets_of(x->c), x->c->label};
         requests_add(h, x);

@@ -18,7 +18,8 @@ typedef struct d9di_heads_head {
     const d9d_heads_head_section *c;
     const d9di_heads_kind *kind;
     d9d_heads_loss loss;
-    char matrix[80]; /* "heads.NAME" */
+    char matrix[80];                    /* "heads.NAME" */
+    char label_key[40], weight_key[40]; /* "task.heads[0].label", for messages */
 } d9di_heads_head;
 
 typedef struct d9di_heads {

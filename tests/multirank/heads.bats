@@ -346,7 +346,7 @@ JSON
     refused "$topic" 'metrics: the task heads gives no predictions; each of its heads has metrics of its own' --set 'metrics=[{"name": "mean"}]'
     refused "$topic" 'trainer.logging.documents' --set trainer.logging.documents=3
     run -2 alone no dense --set "$(heads '{"name": "t", "kind": "token_classification", "label": "tags", "outputs": 3}')"
-    assert_output --regexp 'data: sample [0-9]+ has 3 in the field "tags", and the label of task.heads must be below 3'
+    assert_output --regexp 'data: sample [0-9]+ has 3 in the field "tags", and task\.heads\[0\]\.label must be below 3'
     [ ! -e no ]
     refused '{"name": "t", "kind": "classification", "label": "teacher", "outputs": 3, "loss": "soft_cross_entropy", "metrics": [{"name": "mse"}]}' \
         'task.heads[0].metrics: those are of classes and of numbers, and a classification head of the loss soft_cross_entropy has none'

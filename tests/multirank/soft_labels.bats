@@ -107,7 +107,7 @@ values() { jq -r "select(.loss) | .loss, .grad_norm" "$1/metrics.jsonl"; }
     sed 's/"hot": \[\[[0-9]*\]/"hot": [[157]/; s/, \[[0-9]*\]\], "one"/, [157]], "one"/' documents.jsonl >out.jsonl
     d9d-shard -q --format tokens --fields fields.json --out out out.jsonl
     run -2 alone gone "$(task '"soft_labels": "one", "soft_ids": "hot"')" --set data.dataset=out
-    assert_output --regexp 'out: sample [0-9]+ has 157 in the field "hot", and the task.soft_ids must be below 157'
+    assert_output --regexp 'out: sample [0-9]+ has 157 in the field "hot", and task.soft_ids must be below 157'
     [ ! -e gone ]
     # Of tokens that are no targets any id is fine.
     sed 's/"hot": \[\[[0-9]*\]/"hot": [[157]/' documents.jsonl >first.jsonl

@@ -99,7 +99,7 @@ static d9d_status field_check(const sample_walk *w, const d9d_sample *s, int64_t
     if (!is_beyond(&range, INT64_MIN, w->r->limit))
         return D9D_OK;
     return D9D_FAIL(D9D_EMISMATCH,
-                    "%s: sample %lld has %lld in the field \"%s\", and the %s must be below %lld",
+                    "%s: sample %lld has %lld in the field \"%s\", and %s must be below %lld",
                     d9d_dataset_dir(w->ds), (long long)k, (long long)range.max, w->r->name,
                     w->r->where, (long long)w->r->limit);
 }

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "d9d/base/fs.h"
+#include "d9d/base/json.h"
 #include "d9d/data/build/shard.h"
 #include "d9d/data/loader/cp_slice.h"
 #include "d9d/data/loader/pooling.h"
@@ -337,6 +338,58 @@ static void test_plan(void **state)
     d9d_dataset_close(ds);
 }
 
+/* The manifest as it was before it had ranges. */
+static void forget_ranges(const char *path)
+{
+    json_t *doc;
+    d9d_buf b = {0};
+    size_t i;
+    json_t *field;
+
+    assert_ok(d9d_json_read(path, 1 << 20, &doc));
+    json_array_foreach(json_object_get(doc, "fields"), i, field)(void)
+        json_object_del(field, "range");
+    (void)json_object_del(doc, "xxh3");
+    assert_ok(d9d_json_put(&b, doc, 2));
+    assert_ok(d9d_buf_append(&b, "\n", 1));
+    assert_ok(d9d_json_checksum_append(&b));
+    assert_ok(d9d_fs_write_atomic(path, b.data, b.len));
+    json_decref(doc);
+    d9d_buf_release(&b);
+}
+
+/* Document 3 is the first that has kinds above 3, and documents 4, 8 and 9 the next. */
+static void test_limits(void **state)
+{
+    d9d_dataset *ds = made("data", 10, "right", 0);
+    d9d_field_request kind = all[KIND];
+    d9d_index_set skip = {.ranges = {0}};
+    d9d_loader *l = opened(ds, D9D_LOADER_SEQUENTIAL, NULL);
+
+    (void)state;
+    assert_true(d9d_dataset_fields(ds).v[KIND].range.known);
+    assert_int_equal(d9d_dataset_fields(ds).v[KIND].range.max, 5);
+    assert_false(d9d_dataset_fields(ds).v[IMAGE].range.known);
+    kind.limit = 6;
+    assert_ok(d9d_loader_set_fields(l, &kind, 1));
+    kind.limit = 4;
+    assert_fails(d9d_loader_set_fields(l, &kind, 1), D9D_EMISMATCH,
+                 "data: sample 3 has 4 in the field \"kind\", and the test must be below 4");
+    d9d_loader_close(l);
+    assert_ok(d9d_index_set_read("3-4, 8-9", &skip));
+    l = opened(ds, D9D_LOADER_SEQUENTIAL, &skip);
+    assert_ok(d9d_loader_set_fields(l, &kind, 1));
+    d9d_loader_close(l);
+    d9d_index_set_release(&skip);
+    d9d_dataset_close(ds);
+    forget_ranges("data/manifest.json");
+    assert_ok(d9d_dataset_open("data", NULL, &ds));
+    l = opened(ds, D9D_LOADER_SEQUENTIAL, NULL);
+    assert_ok(d9d_loader_set_fields(l, &kind, 1));
+    d9d_loader_close(l);
+    d9d_dataset_close(ds);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -345,6 +398,7 @@ int main(void)
         unit_test_in_dir(test_skipped_and_whole),
         unit_test_in_dir(test_slices),
         unit_test_in_dir(test_refused),
+        unit_test_in_dir(test_limits),
         unit_test_in_dir(test_idle),
         unit_test_in_dir(test_plan),
     };
