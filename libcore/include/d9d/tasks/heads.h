@@ -30,7 +30,8 @@
  *
  * where both sums are over the global batch.  It does not depend on the mesh, on micro-batches or
  * on other heads: a head with few targets has the weight that its section says.  loss_weights
- * names a field with a number of each target, which multiplies its loss and is not counted.
+ * names a field with a number of each target, which multiplies its loss and is not counted.  A text
+ * or target whose value or weight is NaN (null) counts for nothing.
  *
  * Records have NAME.loss, the mean loss of head NAME without its weight, and NAME.METRIC for each
  * metric of its section.
@@ -45,6 +46,8 @@
  *
  * A classification that was trained with bce says so, "loss": "bce".  Its classes have a
  * probability each, and a text those above 1/2: {"labels": [0, 2], "prediction": [0.9, 0.2, 0.7]}.
+ * Metrics of a head compare these with its `label`, or with the texts' classes; the summary has
+ * them.
  */
 #ifndef D9D_TASKS_HEADS_H
 #define D9D_TASKS_HEADS_H
@@ -75,7 +78,7 @@ typedef enum d9d_heads_loss {
     D9D_HEADS_INFO_NCE
 } d9d_heads_loss;
 
-/* One head; in inference, only name, kind, outputs, bias and loss. */
+/* One head; in inference, only name, kind, outputs, bias, loss, and for metrics label. */
 typedef struct d9d_heads_head_section {
     const char *name;
     int kind;        /* d9d_heads_kind */
