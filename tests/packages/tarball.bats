@@ -53,7 +53,7 @@ teardown_file() { rm -rf "$work"; }
     assert_equal "$(realpath "$prefix")" "$(realpath "$root")"
     if command -v tclsh >/dev/null; then
         cat >"$work/run.tcl" <<'TCL'
-foreach name {module-whatis conflict prepend-path} { proc $name args {} }
+foreach name {module-whatis conflict prepend-path append-path} { proc $name args {} }
 proc setenv {name value} { puts "$name $value" }
 set ModulesCurrentModulefile "[lindex $argv 0]/share/modulefiles/d9d/0.1.0"
 source $ModulesCurrentModulefile
