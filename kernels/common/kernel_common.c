@@ -10,11 +10,17 @@ d9d_status d9di_args_check_addends(int of)
     return D9D_OK;
 }
 
+_Static_assert(D9D_SAMPLE_MAX_VOCAB <= INT64_C(1) << (63 - D9DI_WEIGHT_BITS),
+               "sums of weights stay below 2^63");
+
 d9d_status d9di_args_check_sample_tokens(const d9d_sample_tokens_args *a)
 {
-    if (a->m > 0 && (a->n < 1 || a->n > D9DI_SAMPLE_MAX_VOCAB))
-        return D9D_FAIL(D9D_EINVAL, "sample_tokens: %lld tokens, possible are 1 to %d",
-                        (long long)a->n, D9DI_SAMPLE_MAX_VOCAB);
+    const bool sums = a->temperature > 0 || a->stats != NULL;
+    const int64_t most = sums ? D9D_SAMPLE_MAX_VOCAB : INT32_MAX;
+
+    if (a->m > 0 && (a->n < 1 || a->n > most))
+        return D9D_FAIL(D9D_EINVAL, "sample_tokens: %lld tokens, possible are 1 to %lld",
+                        (long long)a->n, (long long)most);
     return D9D_OK;
 }
 

@@ -26,7 +26,6 @@
 
 enum {
     D9DI_WEIGHT_BITS = 43,
-    D9DI_SAMPLE_MAX_VOCAB = 1 << (63 - D9DI_WEIGHT_BITS), /* sums stay below 2^63 */
     D9DI_SAMPLE_PASSES = 3,                               /* digits of a key */
     D9DI_SAMPLE_BINS = 1 << 11                            /* values of the longest digit */
 };

@@ -216,6 +216,7 @@ static d9d_status run_check(generate_run *r)
                                    r->engine.whole.model->virtual_tokens);
     D9D_TRY(log_special(r));
     D9D_TRY(choose_opts(r));
+    D9D_TRY(d9di_token_sampler_check(&r->opts.sampler, r->engine.whole.model->vocab));
     D9D_TRY(open_stop_tokens(r));
     return check_max_tokens(r);
 }

@@ -61,6 +61,16 @@ static d9d_status sampler_alloc(d9di_token_sampler *s, const d9di_token_sampler_
     return D9D_OK;
 }
 
+d9d_status d9di_token_sampler_check(const d9di_token_sampler_opts *o, int64_t vocab)
+{
+    if ((o->temperature == 0 && !o->wants_stats) || vocab <= D9D_SAMPLE_MAX_VOCAB)
+        return D9D_OK;
+    return D9D_FAIL(D9D_ENOTSUP,
+                    "the model's vocabulary has %lld tokens, and sampling draws from up to %d%s",
+                    (long long)vocab, D9D_SAMPLE_MAX_VOCAB,
+                    o->wants_stats ? "" : "; task.temperature 0 takes the likeliest");
+}
+
 d9d_status d9di_token_sampler_open(d9d_device *dev, const d9di_token_sampler_opts *o,
                                    const d9di_token_sampler_sizes *n, d9di_token_sampler **out)
 {

@@ -66,6 +66,8 @@ typedef struct d9di_token_sampler_tokens {
 
 typedef struct d9di_token_sampler d9di_token_sampler;
 
+/* ENOTSUP: a vocabulary that is too large to draw from. */
+d9d_status d9di_token_sampler_check(const d9di_token_sampler_opts *o, int64_t vocab);
 /* EOOM. */
 d9d_status d9di_token_sampler_open(d9d_device *dev, const d9di_token_sampler_opts *o,
                                    const d9di_token_sampler_sizes *n, d9di_token_sampler **out);

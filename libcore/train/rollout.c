@@ -120,6 +120,29 @@ static int64_t max_tokens(const d9di_rollout *r)
     return most < positions ? most : positions;
 }
 
+d9di_kv_decoder_opts d9di_rollout_decoder_opts(const d9d_grpo_section *c, int64_t rows,
+                                               int64_t max_tokens)
+{
+    return (d9di_kv_decoder_opts){.cache = D9D_KV_CACHE_AUTO,
+                                  .rows = rows + 1,
+                                  .max_tokens = max_tokens,
+                                  .keeps = true,
+                                  .sampler = {.temperature = c->temperature,
+                                              .top_k = c->top_k,
+                                              .top_p = c->top_p,
+                                              .seed = (uint64_t)c->seed,
+                                              .wants_stats = true}};
+}
+
+/* Of what generates, all that needs no memory. */
+static d9d_status check_decoder(const d9di_rollout *r)
+{
+    const d9di_kv_decoder_opts opts = d9di_rollout_decoder_opts(r->c, r->rows, max_tokens(r));
+
+    D9D_TRY(d9di_token_sampler_check(&opts.sampler, r->engine->whole.model->vocab));
+    return d9d_kv_cache_check(r->engine->models[0], opts.cache);
+}
+
 d9d_status d9di_rollout_open(d9di_rollout *r, const d9di_train_run *run, d9di_engine *engine)
 {
     const int64_t wanted = run->c->trainer.data_loading.pad_to_multiple_of;
@@ -145,7 +168,7 @@ d9d_status d9di_rollout_open(d9di_rollout *r, const d9di_train_run *run, d9di_en
                         "task.generation_batch_size: %lld completions of %lld tokens are more than "
                         "2^31",
                         (long long)r->rows, (long long)max_tokens(r));
-    D9D_TRY(d9d_kv_cache_check(engine->models[0], D9D_KV_CACHE_AUTO));
+    D9D_TRY(check_decoder(r));
     D9D_TRY(open_rewards(r));
     return open_stop_tokens(r, run);
 }
@@ -365,20 +388,6 @@ static d9d_status decode_all(d9di_rollout *r, const d9di_train_run *run, d9di_de
         D9D_TRY(agree_more(r, own == D9D_OK && d9di_decode_batch_is_busy(b), &more));
     }
     return d9di_rollout_agree(run, own == D9D_OK ? D9D_OK : d9d_err_restore(&why));
-}
-
-d9di_kv_decoder_opts d9di_rollout_decoder_opts(const d9d_grpo_section *c, int64_t rows,
-                                               int64_t max_tokens)
-{
-    return (d9di_kv_decoder_opts){.cache = D9D_KV_CACHE_AUTO,
-                                  .rows = rows + 1,
-                                  .max_tokens = max_tokens,
-                                  .keeps = true,
-                                  .sampler = {.temperature = c->temperature,
-                                              .top_k = c->top_k,
-                                              .top_p = c->top_p,
-                                              .seed = (uint64_t)c->seed,
-                                              .wants_stats = true}};
 }
 
 /* Nothing of the last update is pending when the first kernel may read weights ahead. */

@@ -343,6 +343,17 @@ speaker() {
     says 1 'out of device memory' d9d-infer --device cpu@1MB --set trainer.batching.microbatch_size=100000 g.json
 }
 
+@test "a vocabulary above 2^20: greedy only, said before the weights are read" {
+    jq '.vocab_size = 1048577 | .hidden_size = 2' "$golden/dense_tied/config.json" >config.json
+    d9d-map init -q --model config.json --seed 3 m
+    echo '{"input_ids": [1048576, 5]}' >p.jsonl
+    config dense_tied '"max_new_tokens": 2, "prompts": "p.jsonl"' | sed "s|$golden/dense_tied|m|g" >g.json
+    says 2 'has 1048577 tokens, and sampling draws from up to 1048576; task.temperature 0' d9d-infer --set task.temperature=1 g.json
+    [ -z "$(ls out.jsonl* 2>/dev/null)" ]
+    d9d-infer -q --set task.repetition_penalty=2 g.json
+    grep -qE '"tokens": \[[0-9]+, [0-9]+\]' out.jsonl
+}
+
 @test "a NaN among the weights: exit 1, the sample and the position named" {
     greedy moe >g.json
     cp -r "$golden/moe" bad

@@ -160,6 +160,10 @@ SH
     refused 'is no extended regular expression' --set task.rewards='[{"name": "pattern", "pattern": "("}]'
     refused 'unknown' --set task.rewards='[{"name": "pattern", "patern": "a"}]'
     refused 'task.stop_tokens[0]: 2048, and the model' --set task.stop_tokens='[2048]'
+    jq '.vocab_size = 1048577 | .hidden_size = 2' student/config.json >large.json
+    d9d-map init -q --model large.json large
+    refused 'has 1048577 tokens, and sampling draws from up to 1048576' --set model_provider.hf_config=large.json \
+        --set trainer.model_stage_factory.source_checkpoint=large
     refused 'a checkpoint is of the end of a round' --set task.num_iterations=4
     refused 'no multiple of task.num_iterations, 3' --set task.num_iterations=3 --set trainer.checkpointing.period_steps=disable
     refused 'evaluate its checkpoints with d9d-infer' --set evaluation='{"data": {"dataset": "sums"}, "period_steps": 2}'

@@ -491,11 +491,33 @@ static void lengths_that_cannot_be_are_refused(void **state)
     (void)state;
     assert_fails(d9d_kernels_cpu()->elementwise->sample_tokens(NULL, &a), D9D_EINVAL,
                  "sample_tokens: 1048577 tokens, possible are 1 to 1048576");
+    a.stats = (double[2]){0};
+    a.temperature = 0;
+    assert_fails(d9d_kernels_cpu()->elementwise->sample_tokens(NULL, &a), D9D_EINVAL,
+                 "sample_tokens: 1048577 tokens, possible are 1 to 1048576");
+    a.temperature = 1;
     a.n = 0;
     assert_fails(d9d_kernels_cpu()->elementwise->sample_tokens(NULL, &a), D9D_EINVAL,
                  "sample_tokens: 0 tokens, possible are 1 to 1048576");
     a.m = 0;
     assert_ok(host_kernels()->elementwise->sample_tokens(NULL, &a));
+}
+
+/* No weights are summed. */
+static void the_likeliest_is_taken_of_any_number(void **state)
+{
+    enum { N = D9D_SAMPLE_MAX_VOCAB + 1 };
+    float *x = calloc(N, sizeof(*x)), largest = 0;
+    int32_t token = 0;
+    const args a = {.top_p = 1, .x = x, .token = &token, .largest = &largest, .m = 1, .n = N};
+
+    (void)state;
+    assert_non_null(x);
+    x[N - 1] = 1;
+    assert_ok(host_kernels()->elementwise->sample_tokens(NULL, &a));
+    assert_int_equal(token, N - 1);
+    assert_true(largest == 1);
+    free(x);
 }
 
 int main(void)
@@ -511,6 +533,7 @@ int main(void)
         cmocka_unit_test(limits_leave_the_right_shares),
         cmocka_unit_test(no_number_is_found_by_its_token),
         cmocka_unit_test(lengths_that_cannot_be_are_refused),
+        cmocka_unit_test(the_likeliest_is_taken_of_any_number),
     };
 
     return cmocka_run_group_tests_name("kernel_sample_tokens", tests, NULL, NULL);

@@ -73,6 +73,8 @@ typedef struct d9d_repetition_penalty_args {
     float *y;                   /* [M, N] */
 } d9d_repetition_penalty_args;
 
+enum { D9D_SAMPLE_MAX_VOCAB = 1 << 20 }; /* limit of sample_tokens' N */
+
 /* How a token of each row of logits is sampled. Temperature 0 takes the largest logit, the first of
  * equal ones. Otherwise a token is drawn with weights exp((x - max) / temperature). First only the
  * top_k most likely tokens remain; then, in descending order, those within top_p of the sum of
@@ -90,7 +92,8 @@ typedef struct d9d_sample_tokens_args {
     double top_p, min_p; /* 1, 0: no limit */
     uint64_t seed;
     const int64_t *draw; /* [M, 2]: stream and position; not read at temperature 0 */
-    const float *x;      /* [M, N] logits, N from 1 to 2^20 */
+    const float *x;      /* [M, N] logits, N at least 1; up to D9D_SAMPLE_MAX_VOCAB, unless the
+                            temperature is 0 and `stats` NULL */
     int32_t *token;      /* [M]; of a row whose largest logit is not finite, that logit's */
     float *largest;      /* [M] logits: NaN is larger than any number */
     double *stats; /* [M, 2], or NULL: log-probability of the token and entropy, of the softmax of
