@@ -12,8 +12,8 @@
  * prompts and decodes num_generations completions of each, generation_batch_size at a time; the KV
  * cache exists while it does.  A completion stays on the ranks of its prompt: context-parallel
  * ranks decode those that they share in turn and exchange them, tensor-parallel ranks and stages
- * decode together.  Of other ranks' completions only rewards and counts are known.  The ranks agree
- * before each exchange that all can take part.
+ * decode together.  Of other ranks' completions only rewards, counts and logged lines are known.
+ * The ranks agree before each exchange that all can take part.
  *
  * Completions of the first prompts of recorded steps go to completions.jsonl of the run directory:
  *

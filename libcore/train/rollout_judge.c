@@ -120,7 +120,8 @@ static d9d_status message_make(const d9di_rollout *r, const double *rewards, d9d
 
 /* The messages of all data-parallel ranks, in the order of the stream: of ranks with the same
  * prompts the first one's. */
-static d9d_status exchange(d9di_rollout *r, const d9d_buf *own, d9d_comm_blob **out)
+static d9d_status exchange(d9di_rollout *r, const char *what, const d9d_buf *own,
+                           d9d_comm_blob **out)
 {
     const d9d_parallel_degrees *d = d9d_mesh_degrees(r->engine->mesh);
     const int n = d9d_mesh_count(r->engine->mesh, D9D_AXES_DP);
@@ -128,8 +129,7 @@ static d9d_status exchange(d9di_rollout *r, const d9d_buf *own, d9d_comm_blob **
 
     if (first == NULL)
         return D9D_FAIL(D9D_ENOMEM, "task grpo: messages of %d ranks", n);
-    D9D_TRY(d9d_comm_allgather_arena(r->engine->world, "rewards", own->data, own->len, &r->arena,
-                                     &all));
+    D9D_TRY(d9d_comm_allgather_arena(r->engine->world, what, own->data, own->len, &r->arena, &all));
     for (int i = 0; i < d9d_comm_size(r->engine->world); i++)
         if (d9d_parallel_degrees_index(d, SAME_PROMPTS, i) == 0)
             first[d9d_parallel_degrees_index(d, D9D_AXES_DP, i)] = all[i];
@@ -217,21 +217,62 @@ static d9d_status put_completion(d9d_buf *b, int64_t step, const d9d_reward_samp
                           x->terminated ? "true" : "false");
 }
 
+/* Of this rank's completions, those of the step's first prompts. */
+static size_t count_logged(const d9di_rollout *r, const d9di_train_run *run)
+{
+    const int64_t before = r->first % run->c->trainer.batching.global_batch_size;
+    const int64_t left = r->c->log_completions - before, own = (int64_t)r->prompts.len;
+
+    return (size_t)((left < 0 ? 0 : left < own ? left : own) * r->c->num_generations);
+}
+
+/* Lines of x, by the first of the ranks that have the same prompts. */
+static d9d_status put_completions(const d9di_rollout *r, const d9di_train_run *run, int64_t step,
+                                  const d9d_reward_sample *x, d9d_buf *lines)
+{
+    const size_t n = count_logged(r, run);
+
+    if (d9d_mesh_index(r->engine->mesh, SAME_PROMPTS) > 0)
+        return D9D_OK;
+    for (size_t i = 0; i < n; i++)
+        if (r->completions.data[i].n > 0)
+            D9D_TRY(put_completion(lines, step + 1, &x[i], &r->completions.data[i]));
+    return D9D_OK;
+}
+
+/* True if prompts to log may be of several data-parallel ranks. */
+static bool logs_of_ranks(const d9di_rollout *r, const d9di_train_run *run)
+{
+    return r->c->log_completions > run->c->trainer.batching.global_batch_size /
+                                       d9d_mesh_count(r->engine->mesh, D9D_AXES_DP);
+}
+
+/* The lines of all ranks, in the order of the stream. */
+static d9d_status gather_lines(d9di_rollout *r, d9d_buf *lines)
+{
+    d9d_comm_blob *of;
+
+    D9D_TRY(exchange(r, "completions.jsonl", lines, &of));
+    lines->len = 0;
+    for (int i = 0; i < d9d_mesh_count(r->engine->mesh, D9D_AXES_DP); i++)
+        D9D_TRY(d9d_buf_append(lines, of[i].data, of[i].n));
+    return D9D_OK;
+}
+
+/* Collective over the job. */
 static d9d_status log_completions(d9di_rollout *r, const d9di_train_run *run, int64_t step,
                                   const d9d_reward_sample *x)
 {
-    const size_t most = (size_t)(r->c->log_completions * r->c->num_generations);
-    const size_t n = most < r->completions.len ? most : r->completions.len;
     d9d_buf lines = {0};
-    d9d_status st = D9D_OK;
+    d9d_status st;
 
-    if (r->log == NULL || !d9d_step_period_due(run->c->trainer.logging.period_steps, step,
-                                               run->total_steps, D9D_DUE_ON_LAST))
+    if (r->c->log_completions == 0 || !d9d_step_period_due(run->c->trainer.logging.period_steps,
+                                                           step, run->total_steps, D9D_DUE_ON_LAST))
         return D9D_OK;
-    for (size_t i = 0; i < n && st == D9D_OK; i++)
-        if (r->completions.data[i].n > 0)
-            st = put_completion(&lines, step + 1, &x[i], &r->completions.data[i]);
-    if (st == D9D_OK && lines.len > 0)
+    st = d9di_rollout_agree(run, put_completions(r, run, step, x, &lines));
+    if (st == D9D_OK && logs_of_ranks(r, run))
+        st = gather_lines(r, &lines);
+    if (st == D9D_OK && r->log != NULL && lines.len > 0)
         st = d9d_writer_put(r->log, lines.data, lines.len);
     d9d_buf_release(&lines);
     return st;
@@ -266,7 +307,7 @@ d9d_status d9di_rollout_judge(d9di_rollout *r, const d9di_train_run *run, int64_
     d9d_status st;
 
     D9D_TRY_OR(st, d9di_rollout_agree(run, score_own(r, run, &x, &rewards, &message)), out);
-    D9D_TRY_OR(st, exchange(r, &message, &blobs), out);
+    D9D_TRY_OR(st, exchange(r, "rewards", &message, &blobs), out);
     D9D_TRY_OR(st, take_messages(r, blobs, rewards, &all), out);
     D9D_TRY_OR(st,
                set_advantages(r, rewards, (const double *)(const void *)all.data,

@@ -49,9 +49,9 @@ JSON
     d9d-train -q --device "${D9D_TEST_DEVICE:-cpu}" --set trainer.run.dir="$1" --set task.log_completions=8 "$1.json"
 }
 
-# texts_same A B: what was sampled is the same, of the prompts of the first rank, which A has.
+# texts_same A B: what was sampled is the same, of the prompts of all ranks, in the same order.
 texts() { jq -c '[.step, .sample, .completion, .reward, .terminated]' "$1/completions.jsonl"; }
-texts_same() { [ -s "$1/completions.jsonl" ] && [ -z "$(comm -23 <(texts "$1" | sort) <(texts "$2" | sort))" ]; }
+texts_same() { [ -s "$1/completions.jsonl" ] && cmp -s <(texts "$1") <(texts "$2"); }
 
 # metrics_same A B: the metrics of both are equal to 1e-5 of 1.
 metrics_same() {
