@@ -49,8 +49,7 @@ static void grpo_select(void *self, int64_t iteration)
 
 /* Temperature divides logits: exact as a factor of the hidden states, where nothing else follows
  * their product with the head. */
-static d9d_status scale_hidden(const section *c, const d9d_model *m, d9d_tape *t, d9d_var *x,
-                               d9d_var **y)
+static d9d_status check_head(const section *c, const d9d_model *m)
 {
     if (m->lm_head == NULL)
         return D9D_FAIL(D9D_ENOTSUP, "task grpo: the model %s does not show its head",
@@ -61,7 +60,14 @@ static d9d_status scale_hidden(const section *c, const d9d_model *m, d9d_tape *t
                         "supported",
                         c->temperature, m->ops->name,
                         m->lm_head->softcap > 0 ? "soft cap" : "bias");
-    return d9d_op_scale(t, x, (float)(1 / c->temperature), y);
+    return D9D_OK;
+}
+
+/* The whole model comes first, before anything is spent. */
+static d9d_status grpo_extend(void *self, d9d_model *m, const d9d_model_opts *options)
+{
+    (void)options;
+    return d9d_stage_is_last(m->stage) ? check_head(((const grpo *)self)->c, m) : D9D_OK;
 }
 
 /* Of the targets, [B, S, 1]; 0 without one. */
@@ -74,7 +80,7 @@ static d9d_status log_probs_make(const section *c, const d9d_model *m, d9d_tape 
 
     plain.pick = NULL;
     plain.loss_is_root = false;
-    D9D_TRY(scale_hidden(c, m, t, hidden, &out.hidden));
+    D9D_TRY(d9d_op_scale(t, hidden, (float)(1 / c->temperature), &out.hidden));
     D9D_TRY(d9d_model_loss(m->lm_head, t, &plain, &out));
     D9D_TRY(d9d_op_affine(t, out.loss, -1.0f, 0, y));
     return d9d_op_reshape(t, *y, D9D_SHAPE(s->dim[0], s->dim[1], 1), y);
@@ -88,6 +94,7 @@ static d9d_status reference_log_probs(const section *c, d9d_tape *t, const d9d_m
     *y = NULL;
     if (in->reference == NULL)
         return D9D_OK;
+    D9D_TRY(check_head(c, in->reference->model));
     d9d_tape_begin_reference(t);
     st = log_probs_make(c, in->reference->model, t, in, in->reference->out.hidden, y);
     d9d_tape_end_reference(t);
@@ -245,6 +252,7 @@ static const d9d_train_task task = {.size = sizeof(d9d_train_task),
                                     .table = &d9di_grpo_table,
                                     .open = grpo_open,
                                     .close = grpo_close,
+                                    .extend = grpo_extend,
                                     .forward = grpo_forward,
                                     .targets = grpo_targets,
                                     .reference = grpo_reference,

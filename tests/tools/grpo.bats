@@ -164,6 +164,11 @@ SH
     d9d-map init -q --model large.json large
     refused 'has 1048577 tokens, and sampling draws from up to 1048576' --set model_provider.hf_config=large.json \
         --set trainer.model_stage_factory.source_checkpoint=large
+    jq 'del(.max_window_layers, .use_sliding_window) | .model_type = "gemma2" | .final_logit_softcapping = 3
+        | .query_pre_attn_scalar = 8 | .architectures = ["Gemma2ForCausalLM"]' student/config.json >capped.json
+    d9d-map init -q --model capped.json capped
+    refused 'the head of gemma2 has a soft cap: only 1 is supported' --set task.temperature=0.7 \
+        --set model_provider.hf_config=capped.json --set trainer.model_stage_factory.source_checkpoint=capped
     refused 'a checkpoint is of the end of a round' --set task.num_iterations=4
     refused 'no multiple of task.num_iterations, 3' --set task.num_iterations=3 --set trainer.checkpointing.period_steps=disable
     refused 'evaluate its checkpoints with d9d-infer' --set evaluation='{"data": {"dataset": "sums"}, "period_steps": 2}'
