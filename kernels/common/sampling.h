@@ -26,8 +26,8 @@
 
 enum {
     D9DI_WEIGHT_BITS = 43,
-    D9DI_SAMPLE_PASSES = 3,                               /* digits of a key */
-    D9DI_SAMPLE_BINS = 1 << 11                            /* values of the longest digit */
+    D9DI_SAMPLE_PASSES = 3,    /* digits of a key */
+    D9DI_SAMPLE_BINS = 1 << 11 /* values of the longest digit */
 };
 
 /* What is left of a vocabulary: keys above `key`, and of those that are equal the first `ties`. */

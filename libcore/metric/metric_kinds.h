@@ -13,8 +13,8 @@
     X(multilabel_auroc)                                                                            \
     X(accuracy)                                                                                    \
     X(precision)                                                                                   \
-    X(recall) X(f1) X(fbeta) X(confusion_matrix) X(mse) X(mae) X(r2) X(pearson) X(rewards) X(grpo) \
-        X(tokens)
+    X(recall)                                                                                      \
+    X(f1) X(fbeta) X(confusion_matrix) X(mse) X(mae) X(r2) X(pearson) X(rewards) X(grpo) X(tokens)
 
 #define D9DI_METRIC_DECLARE(name) extern const d9d_table d9di_metric_##name##_table;
 D9DI_METRIC_KINDS(D9DI_METRIC_DECLARE)

@@ -15,7 +15,8 @@
  * by which a stream that was changed is found out.  What is left at the end and fills no row is not
  * used.
  *
- * Ranks that share the stream (d9d_dataset_share()) tell each other lengths of texts, and no tokens.
+ * Ranks that share the stream (d9d_dataset_share()) tell each other lengths of texts, and no
+ * tokens.
  */
 #ifndef D9DI_DATA_DATASET_TEXT_STREAM_H
 #define D9DI_DATA_DATASET_TEXT_STREAM_H
