@@ -58,6 +58,7 @@ test  cmd:mpirun          openmpi   openmpi-bin        openmpi            openmp
 test  cmd:strace          -         strace             strace             strace           strace            strace
 test  cmd:mandoc          -         mandoc             mandoc             mandoc           mandoc            mandoc
 test  cmd:git             git       git                git                git              git               git
+test  cmd:jq            -         jq                 jq                 jq               jq                jq
 test  cmd:zstd            zstd      zstd               zstd               zstd             zstd              zstd
 test  cmd:gzip            -         gzip               gzip               gzip             gzip              gzip
 test  cmd:ps              -         procps             procps-ng          procps           procps-ng         procps

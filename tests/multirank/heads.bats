@@ -294,10 +294,10 @@ JSON
     key_values() { jq -r 'to_entries[] | select(.key | test("^(flags|score)")) | .value' "$1"; }
     close_to 1e-6 <(key_values infer.json) <(evaluated one)
     jq -e '.["topic.accuracy"] > 0 and .["topic.accuracy"] < 1' infer.json
-    ask=(-m accuracy,problem=multilabel,num_classes=2 -m f1,problem=multilabel,num_classes=2 -m f1,problem=multilabel,num_classes=2,average=micro
-        -m multilabel_auroc,num_classes=2 -m multilabel_auroc,num_classes=2,average=micro)
+    ask=(-m 'accuracy,problem=multilabel,num_classes=2' -m 'f1,problem=multilabel,num_classes=2' -m 'f1,problem=multilabel,num_classes=2,average=micro'
+        -m 'multilabel_auroc,num_classes=2' -m 'multilabel_auroc,num_classes=2,average=micro')
     close_to 1e-6 <(jq -r 'to_entries[] | select(.key | test("^flags")) | .value' infer.json) <(eval_of flags .prediction)
-    ask=(-m mse,num_outputs=2 -m mae,num_outputs=2,average=none -m r2,num_outputs=2 -m pearson,num_outputs=2)
+    ask=(-m 'mse,num_outputs=2' -m 'mae,num_outputs=2,average=none' -m 'r2,num_outputs=2' -m 'pearson,num_outputs=2')
     close_to 1e-6 <(jq -r 'to_entries[] | select(.key | test("^score")) | .value' infer.json) <(eval_of score)
     for mesh in tensor_parallel pipeline_parallel context_parallel_shard data_parallel_shard; do
         rm out.jsonl

@@ -228,7 +228,7 @@ tensor() {
 
 @test "shared arrays that do not fit are refused in a sentence" {
     m=vera c=vera.json golden_m=$golden/peft/vera
-    broken() { rm -rf broken; cp -r "$golden_m/${3:-first}" broken; sed -i "$1" broken/$2; }
+    broken() { rm -rf broken; cp -r "$golden_m/${3:-first}" broken; sed -i "$1" "broken/$2"; }
     reads() { says 2 "$1" d9d-map -q --plugin ./libvera.so --adapter broken --to hf "$golden/dense_untied" none && [ ! -e none ]; }
     broken 's/base_model.vera_A/base_model.vera_Z/' adapter_model.safetensors
     reads 'does not have base_model.vera_A, and save_projection of broken/adapter_config.json is true'
@@ -273,7 +273,7 @@ tensor() {
     refused 'adapters of embeddings and heads are LoRA alone' "${loha/.\*self_attn.\*_proj/lm_head}"
     refused 'peft.params.dropout: unknown' "${loha/\"r\"/\"dropout\": 0.1, \"r\"}"
     # shellcheck disable=SC2001 # a quote of a pattern
-    broken() { rm -rf "broken"; cp -r "$golden/peft/loha/first" broken; sed -i "$1" broken/$2; }
+    broken() { rm -rf "broken"; cp -r "$golden/peft/loha/first" broken; sed -i "$1" "broken/$2"; }
     reads() { says 2 "$1" d9d-map -q --plugin ./libloha.so --adapter broken --to hf "$golden/dense_untied" none && [ ! -e none ]; }
     broken 's/hada_w2_b/hada_w2_c/' adapter_model.safetensors
     reads 'the adapter of model.layers.0.mlp.down_proj has no hada_w2_b'

@@ -173,7 +173,7 @@ lora() { echo "{\"kind\": \"lora\", $1, \"params\": {\"r\": 4, \"alpha\": 8${2:+
     grep -q '"num_virtual_tokens": 6' p/adapter/adapter_config.json
     grep -aq '"prompt_embeddings"' p/adapter/adapter_model.safetensors
     for only in false true; do
-        cut=(--set trainer.model_stage_factory.checkpoint_only_trainable_parameters=$only)
+        cut=(--set "trainer.model_stage_factory.checkpoint_only_trainable_parameters=$only")
         rm -rf half
         d9d-train -q --set trainer.run.dir=half "${on[@]}" "${cut[@]}" --set trainer.run.steps=10 c.json
         rm -rf half/adapter
@@ -203,7 +203,7 @@ lora() { echo "{\"kind\": \"lora\", $1, \"params\": {\"r\": 4, \"alpha\": 8${2:+
     refused 'peft.init_text: init is "random"' "${prompt/\}/, \"init\": \"random\", \"init_text\": \"a\"\}}"
     refused 'export_to: prompt_tuning changes no weights' "$prompt" --set export_to=there
     refused 'positions' "${prompt/6/100000}"
-    cat "$golden/moe/train.jsonl" | d9d-shard -q --format tokens --pack 64 --out packed -
+    d9d-shard -q --format tokens --pack 64 --out packed - <"$golden/moe/train.jsonl"
     refused 'packed: has packed documents' "$prompt" --set data.dataset=packed
     refused 'packed: has packed documents' "$prompt" --set 'data=[{"dataset": "data", "epochs": 99}, {"dataset": "packed", "epochs": 99}]'
     words_tokenizer

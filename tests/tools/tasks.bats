@@ -282,7 +282,13 @@ split_of() {
     for ((k = 0; k < 6; k++)); do
         d9d-shard inspect -q --json --split valid --sample $k dealt | grep -q "$1\], \"position_ids" && name=valid
     done
-    [ $# -eq 1 ] && echo $name || { [ $name = valid ] && echo train || echo valid; }
+    if [ $# -eq 1 ]; then
+        echo $name
+    elif [ $name = valid ]; then
+        echo train
+    else
+        echo valid
+    fi
 }
 
 @test "what cannot be is refused with both numbers" {
