@@ -65,7 +65,8 @@ both_know() { grep -q '"end": "failed"' run/metrics.jsonl 2>/dev/null; }
         poor "$n" --set mesh.context_parallel_replicate=2
         ! both_know || together=$((together + 1))
     done
-    [ "$together" -ge 4 ]
+    # Completions, their exchange and the batch; logits stay on the device.
+    [ "$together" -ge 3 ]
 }
 @test "ranks that wait inside each other's calls do not wait until a time limit" {
     local axis n
