@@ -27,6 +27,7 @@ struct unread_fields {
 #define FORMAT(id)       FIELD("schema", ENUM, D9D_REQUIRED, "the format", .names = (id))
 #define TABLE(n, k, ...) D9D_TABLE(struct unread_fields, n, k, __VA_ARGS__)
 
+static const d9d_key an_integer = {.kind = D9D_KIND_INT, .min = -0x1p63, .max = 0x1p63};
 static const d9d_key an_index = {.kind = D9D_KIND_INT, .min = 0, .max = 0x1p63};
 static const d9d_key a_number = {
     .kind = D9D_KIND_REAL, .min = -(double)INFINITY, .max = (double)INFINITY};
@@ -143,6 +144,8 @@ static const d9d_key field_keys[] = {
              .names = d9d_field_padding_names),
     NULLABLE("longest", INT, "most rows of a document; null: it is not ragged", .min = 0,
              .max = 0x1p31),
+    NULLABLE("range", LIST, "the least and the greatest integer but -100; null: it is not known",
+             .elem = &an_integer),
     D9D_KEY_END,
 };
 
@@ -173,6 +176,8 @@ static const d9d_key dataset_keys[] = {
     COUNT("pack", "positions of a packed sample; 0: a document a sample"),
     FIELD("fields", LIST, "[]", "named tensors of samples; none: it has no fields-*.bin",
           .elem = &a_field),
+    NULLABLE("label_range", LIST, "the least and the greatest label but -100; null: not known",
+             .elem = &an_integer),
     FIELD("recipe", TABLE, D9D_REQUIRED, "options of d9d-shard", .table = &recipe_table),
     FIELD("documents", TABLE, D9D_REQUIRED, "counts", .table = &documents_table),
     LIST("splits", &a_split, "in the order of their samples"),
