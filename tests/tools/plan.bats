@@ -151,9 +151,10 @@ evaluated() { printf 'evaluation={"data": {"dataset": "data"}, %s}' "$1"; }
     refused "classes: accuracy: a prediction of" --set 'metrics=[{"name": "accuracy"}]'
     refused "evaluation.valid.metrics[0]: the model has" --set "$(evaluated '"metrics": [{"name": "accuracy"}]')"
     few='"metrics": [{"name": "accuracy", "problem": "multiclass", "num_classes": 2}]'
-    classes='task={"name": "classification", "num_labels": 3}'
-    refused "metrics[0]: the model has 3 classes: accuracy: a prediction of 3 numbers, must be 2" --set "$classes" --set "${few/\"metrics\": /metrics=}"
-    refused "evaluation.valid.metrics[0]: the model has 3 classes" --set "$classes" --set "$(evaluated "$few")"
+    classes='task={"name": "classification", "num_labels": 1000}'
+    refused "metrics[0]: the model has 1000 classes: accuracy: a prediction of 1000 numbers, must be 2" --set "$classes" --set "${few/\"metrics\": /metrics=}"
+    refused "evaluation.valid.metrics[0]: the model has 1000 classes" --set "$classes" --set "$(evaluated "$few")"
+    refused "data: sample 0 has the label 118, and the task's classes are 0 to 2" --set "${classes/1000/3}"
     refused "samples is 100000, and data has" --set "$(evaluated '"samples": 100000')"
     refused 'evaluation.name: "a/b"' --set "$(evaluated '"name": "a/b"')"
     refused 'both called "valid"' --set 'evaluation=[{"data": {"dataset": "data"}}, {"data": {"dataset": "data"}}]'
