@@ -106,10 +106,7 @@ static d9d_status read_tables(const d9d_model_provider *p, d9d_arena *a, d9d_hf_
 
 static const d9d_key *find_key(const d9d_table *t, const char *name)
 {
-    for (const d9d_key *k = t->keys; k->name != NULL; k++)
-        if (strcmp(k->name, name) == 0)
-            return k;
-    return NULL;
+    return d9d_config_find_key(t, name, strlen(name));
 }
 
 /* The field of this key in the document, which may have it under another name; the key's own name

@@ -55,10 +55,9 @@ enum { N_OVERRIDES = sizeof(overrides) / sizeof(overrides[0]) };
 /* The key of a table, if it has one of this name and kind. */
 static const d9d_key *key_find(const d9d_table *t, const char *name, d9d_key_kind kind)
 {
-    for (const d9d_key *k = t->keys; k->name != NULL; k++)
-        if (strcmp(k->name, name) == 0)
-            return k->kind == kind ? k : NULL;
-    return NULL;
+    const d9d_key *k = d9d_config_find_key(t, name, strlen(name));
+
+    return k != NULL && k->kind == kind ? k : NULL;
 }
 
 /* The "groups" of a section; empty for an optimizer without groups. */

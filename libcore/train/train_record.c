@@ -68,20 +68,12 @@ static bool changes_training(const d9di_train_run *run, const char *key)
            strcmp(key, "trainer.model_stage_factory.source_checkpoint") == 0;
 }
 
-static const d9d_key *key_find(const d9d_table *t, const char *name, size_t len)
-{
-    for (const d9d_key *k = t->keys; k->name != NULL; k++)
-        if (strncmp(k->name, name, len) == 0 && k->name[len] == '\0')
-            return k;
-    return NULL;
-}
-
 /* True if a member is below a key of any JSON, or of a map: what has none there has no default. */
 static bool is_below_json(const d9d_table *t, const char *member)
 {
     while (t != NULL) {
         const size_t len = strcspn(member, ".");
-        const d9d_key *k = key_find(t, member, len);
+        const d9d_key *k = d9d_config_find_key(t, member, len);
 
         if (k == NULL || member[len] == '\0')
             return false;

@@ -12,11 +12,7 @@ static const char *const share_fields[] = {"qk_rope_head_dim", "rotary_dim",
 
 static const d9d_key *key_find(const d9d_family *f, const char *name)
 {
-    const d9d_key *k = f->config->keys;
-
-    while (k->name != NULL && strcmp(k->name, name) != 0)
-        k++;
-    return k->name != NULL ? k : NULL;
+    return d9d_config_find_key(f->config, name, strlen(name));
 }
 
 static bool has_share(const d9d_family *f)

@@ -254,6 +254,9 @@ D9D_API D9D_MUST_USE d9d_status d9d_config_extend(const d9d_table *table,
                                                   const d9d_config_extension *more, size_t n,
                                                   d9d_arena *a, d9d_table **out);
 
+/* The key of a table whose name is the first `len` characters of `name`, or NULL. */
+D9D_API const d9d_key *d9d_config_find_key(const d9d_table *table, const char *name, size_t len);
+
 /* The nearest of `words` (NULL-ended) to `given`, the first of equals, for "did you mean": the one
  * that goes on with '_' behind it, else the one that takes the fewest changes.  NULL if more than a
  * third of the longer one would have to change.  A change is a letter added, dropped,
