@@ -8,9 +8,10 @@
  *
  * Of several runs, the fastest one, which other processes disturbed least, is compared with a
  * timeline from the costs measured in it, as d9d-train --plan --costs makes it.  The bubbles must
- * be within 2 points.  On busy processors more runs are made, up to a limit, until one is fast
- * enough.  If ranks did not wake in time in any run, exit code 77 means that nothing can be
- * measured here.
+ * be within 2 points.  On busy processors a message waits for its receiver to be scheduled, which
+ * takes the same time however long stages are: so more runs are made, up to a limit, and then runs
+ * of longer stages.  If ranks did not wake in time in any run, exit code 77 means that nothing can
+ * be measured here.
  */
 #include <math.h>
 #include <stdio.h>
@@ -25,7 +26,7 @@
 
 #define LATE 0.05 /* as a share of the time asleep: with more nothing can be measured */
 
-enum { RUNS = 5, MAX_RUNS = 60, MAX_STAGES = 64, WIDTH = 256, PRICES = 3 };
+enum { RUNS = 5, MAX_RUNS = 20, MAX_SCALE = 4, MAX_STAGES = 64, WIDTH = 256, PRICES = 3 };
 
 /* Measurements of a run, over all ranks. */
 typedef struct account {
@@ -113,6 +114,19 @@ static d9d_status tensors(void *self, int stage, int micro, d9d_stage_tensor *ou
     *out = (d9d_stage_tensor){.name = "x", .dtype = D9D_F32, .shape = D9D_SHAPE(WIDTH)};
     *n = 1;
     return D9D_OK;
+}
+
+/* Equal stages; with `uneven` the last ones take longest.  `scale` multiplies all. */
+static void set_prices(struct job *j, int scale)
+{
+    const double unit = 6e-3 * scale * j->ranks / j->program.stages;
+
+    for (int s = 0; s < j->program.stages; s++) {
+        const double more = j->uneven ? 1 + (double)s / j->program.stages : 1;
+
+        j->price[s] = (d9d_stage_costs){unit * more, unit * more * (j->uneven ? 1.2 : 1),
+                                        unit * more * (j->uneven ? 0.7 : 1)};
+    }
 }
 
 /* --- runs ------------------------------------------------------------------------------------- */
@@ -204,7 +218,7 @@ static d9d_status plays(struct job *j, double *planned)
 {
     account a;
 
-    D9D_TRY(play(j, &a)); /* warm-up: allocates memory and opens connections */
+    D9D_TRY(play(j, &a)); /* warm-up: the first one allocates memory and opens connections */
     j->best.longest = INFINITY;
     for (int i = 0; i < RUNS || (i < MAX_RUNS && !agree(j, *planned)); i++) {
         D9D_TRY(play(j, &a));
@@ -215,12 +229,23 @@ static d9d_status plays(struct job *j, double *planned)
     return D9D_OK;
 }
 
+/* The plays of stages that become longer until the bubbles agree. */
+static d9d_status plays_of_scales(struct job *j, double *planned)
+{
+    for (int scale = 1;; scale *= 2) {
+        set_prices(j, scale);
+        D9D_TRY(plays(j, planned));
+        if (scale >= MAX_SCALE || agree(j, *planned))
+            return D9D_OK;
+    }
+}
+
 static d9d_status compare(struct job *j)
 {
     double planned = 0, nominal = 0;
     bool well;
 
-    D9D_TRY(plays(j, &planned));
+    D9D_TRY(plays_of_scales(j, &planned));
     D9D_TRY(bubble_of(j, j->price, &nominal));
     well = agree(j, planned);
     if (!well && j->best.late > 1 + LATE) {
@@ -263,19 +288,6 @@ static d9d_status read_words(struct job *j, int argc, char **argv)
     return D9D_OK;
 }
 
-/* Equal stages; with `uneven` the last ones take longest. */
-static void set_prices(struct job *j)
-{
-    const double unit = 6e-3 * j->ranks / j->program.stages;
-
-    for (int s = 0; s < j->program.stages; s++) {
-        const double more = j->uneven ? 1 + (double)s / j->program.stages : 1;
-
-        j->price[s] = (d9d_stage_costs){unit * more, unit * more * (j->uneven ? 1.2 : 1),
-                                        unit * more * (j->uneven ? 0.7 : 1)};
-    }
-}
-
 static d9d_status open_job(struct job *j)
 {
     static const d9d_executor_ops ops = {.forward = forward, .tensors = tensors};
@@ -294,7 +306,6 @@ static d9d_status open_job(struct job *j)
     D9D_TRY(d9d_program_insert_p2p(&j->program));
     if (j->program.stages > MAX_STAGES)
         return D9D_FAIL(D9D_EINVAL, "%d stages, at most %d", j->program.stages, (int)MAX_STAGES);
-    set_prices(j);
     D9D_TRY(d9d_stage_timer_create(j->dev, &j->meter));
     D9D_TRY(d9d_executor_create(&(d9d_executor_opts){.program = &j->program,
                                                      .rank = j->rank,
