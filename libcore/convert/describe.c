@@ -339,7 +339,7 @@ static bool has_weights(description *d)
 static void weights_put(description *d)
 {
     d9d_checkpoint *c = NULL;
-    d9d_quantization q = {D9D_QUANTIZATION_NONE, {0, 0}};
+    d9d_quantization q = {.method = D9D_QUANTIZATION_NONE};
     d9d_status st = d9d_quantization_read(d->config, d->file, &q);
 
     d9d_json_set(&d->out, "decoded",

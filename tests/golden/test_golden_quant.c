@@ -1,5 +1,6 @@
-/* test_golden_quant.c - decoding of FP8, MXFP4 and packed integers, bit for bit that of torch,
- * transformers and compressed-tensors (make_quant.py), whole and in spans of every kind. */
+/* test_golden_quant.c - decoding of quantised weights, bit for bit that of torch, transformers,
+ * compressed-tensors, bitsandbytes, auto_gptq and autoawq (make_quant.py, make_quant_formats.py),
+ * whole and in spans of every kind. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,9 +15,16 @@ static const struct {
     d9d_quantization q;
     size_t decoded;
 } cases[] = {
-    {"fp8.safetensors", {D9D_QUANTIZATION_FP8, {16, 8}}, 8},
-    {"mxfp4.safetensors", {D9D_QUANTIZATION_MXFP4, {0, 0}}, 3},
-    {"packed.safetensors", {D9D_QUANTIZATION_PACKED, {1, 32}}, 5},
+    {"fp8.safetensors", {.method = D9D_QUANTIZATION_FP8, .block = {16, 8}}, 8},
+    {"mxfp4.safetensors", {.method = D9D_QUANTIZATION_MXFP4}, 3},
+    {"packed.safetensors", {.method = D9D_QUANTIZATION_PACKED, .block = {1, 32}}, 5},
+    {"bytes.safetensors", {.method = D9D_QUANTIZATION_BYTES, .block = {1, 0}}, 4},
+    {"bnb4.safetensors", {.method = D9D_QUANTIZATION_BNB4}, 6},
+    {"bnb8.safetensors", {.method = D9D_QUANTIZATION_BNB8}, 4},
+    {"gptq2.safetensors", {D9D_QUANTIZATION_GPTQ, {1, 32}, .bits = 2, .zeros_less = true}, 3},
+    {"gptq4.safetensors", {D9D_QUANTIZATION_GPTQ, {1, 32}, .bits = 4, .zeros_less = true}, 3},
+    {"gptq8.safetensors", {D9D_QUANTIZATION_GPTQ, {1, 16}, .bits = 8, .zeros_less = true}, 3},
+    {"awq.safetensors", {D9D_QUANTIZATION_AWQ, {1, 32}, .bits = 4, .zeros_less = false}, 3},
 };
 
 static bool is_of(const char *name, const char *prefix)
@@ -120,7 +128,7 @@ static void test_decoded(void **state)
 
 static void test_one_scale(void **state)
 {
-    static const d9d_quantization q = {D9D_QUANTIZATION_FP8, {0, 0}};
+    static const d9d_quantization q = {.method = D9D_QUANTIZATION_FP8};
     d9d_safetensors_file *f;
     mem_tensors m = {.n = 0};
 

@@ -96,7 +96,7 @@ with() {
 "num_local_experts": 8|num_local_experts: 8: plain_llama does not know this field
 "attention_chunk_size": 8192|attention_chunk_size: 8192: plain_llama does not know this field
 "text_config": {"hidden_size": 32}|text_config: {"hidden_size": 32}: plain_llama does not know this field
-"quantization_config": {"quant_method": "awq"}|quantization_config.quant_method: "awq" is not supported
+"quantization_config": {"quant_method": "hqq"}|quantization_config.quant_method: "hqq" is not supported
 "partial_rotary_factor": 0.5|partial_rotary_factor: 0.5 is not supported
 "is_encoder_decoder": true|is_encoder_decoder: true is not supported
 "add_cross_attention": true|add_cross_attention: true is not supported

@@ -1,13 +1,16 @@
 #!/usr/bin/env bats
 # shellcheck disable=SC2154 # variables of bats
-# Ranks that load weights in FP8 train as ranks that load the decoded twin: each decodes what its
+# Ranks that load quantised weights train as ranks that load the decoded twin: each decodes what its
 # stage, shard or experts need.
 
 golden=$BATS_TEST_DIRNAME/../golden
 
 load workroom
 
-setup_file() { workroom; }
+setup_file() {
+    workroom
+    head -n 2 "$golden/families/deepseek_v3/train.jsonl" | d9d-shard -q --format tokens --out data -
+}
 
 # losses DIR AXIS=N...: of two steps from the weights of DIR, on a mesh of two ranks.
 losses() {
@@ -27,16 +30,29 @@ JSON
     grep -oE '"(loss|grad_norm)": *[0-9.e+-]+' run/metrics.jsonl
 }
 
+# as_twin NAME TWIN MESH...: on each mesh, losses from the weights of quant/NAME are those of TWIN.
+as_twin() {
+    local name=$1 twin=$2 mesh
+    shift 2
+    for mesh; do
+        # shellcheck disable=SC2086 # words
+        losses "$golden/quant/$name" $mesh >quantised
+        # shellcheck disable=SC2086 # words
+        losses "$PWD/$twin" $mesh >plain
+        [ "$(wc -l <quantised)" -eq 4 ]
+        cmp quantised plain || { echo "$name: $mesh" && false; }
+    done
+}
+
 @test "weights in FP8 on stages, shards, experts and parts of matrices" {
-    head -n 2 "$golden/families/deepseek_v3/train.jsonl" | d9d-shard -q --format tokens --out data -
     d9d-map -q --dtype float32 --to hf "$golden/quant/deepseek_v3" twin
-    for mesh in pipeline_parallel=2 tensor_parallel=2 data_parallel_shard=2 \
-        "data_parallel_shard=2 expert_parallel=2"; do
-        # shellcheck disable=SC2086 # words
-        losses "$golden/quant/deepseek_v3" $mesh >fp8
-        # shellcheck disable=SC2086 # words
-        losses "$PWD/twin" $mesh >plain
-        [ "$(wc -l <fp8)" -eq 4 ]
-        cmp fp8 plain || { echo "$mesh" && false; }
+    as_twin deepseek_v3 twin pipeline_parallel=2 tensor_parallel=2 data_parallel_shard=2 \
+        "data_parallel_shard=2 expert_parallel=2"
+}
+
+@test "weights of bitsandbytes, GPTQ and AWQ on shards and parts of matrices" {
+    for name in qwen3_bnb4 qwen3_bnb8 qwen3_gptq qwen3_awq; do
+        d9d-map -q --dtype float32 --to hf "$golden/quant/$name" "$name"
+        as_twin "$name" "$name" tensor_parallel=2 data_parallel_shard=2
     done
 }

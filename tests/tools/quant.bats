@@ -11,6 +11,11 @@ setup() {
 
 # copy FROM TO: a folder that may be changed.
 copy() { cp -r "$1" "$2" && chmod -R u+w "$2"; }
+# part=NAME hide FILE: calls that part of one matrix by a name of the same length, which is a model's own.
+hide() {
+    # shellcheck disable=SC2001 # all letters
+    sed -i "s/\(gate_proj\.[a-z.]*\)$part\"/\1$(sed 's/./z/g' <<<"$part")\"/" "$1"
+}
 
 @test "FP8 becomes the same files as its decoded twin, in every layout and type" {
     run --separate-stderr d9d-map "$fp8" own
@@ -39,6 +44,29 @@ copy() { cp -r "$1" "$2" && chmod -R u+w "$2"; }
     done
 }
 
+@test "what bitsandbytes, GPTQ and AWQ wrote becomes what they decode" {
+    for c in bnb4:bitsandbytes bnb8:bitsandbytes gptq:gptq awq:awq; do
+        IFS=: read -r c method <<<"$c"
+        run --separate-stderr d9d-map --to hf "$golden/quant/qwen3_$c" "$c"
+        assert_success
+        [[ "$stderr" == *"qwen3_$c: 14 tensors are decoded from $method; config.json is written without quantization_config"* ]]
+        d9d-map -q diff "$c" "$golden/quant/qwen3_${c}_bf16"
+        run -1 grep quantization_config "$c/config.json"
+        d9d-map -q "$golden/quant/qwen3_$c" "own-$c"
+        d9d-map -q verify "own-$c"
+    done
+}
+
+@test "quantised weights that lack a part are refused by its name" {
+    for c in bnb4:absmax bnb4:quant_map bnb8:SCB gptq:scales gptq:qzeros awq:qzeros; do
+        IFS=: read -r c part <<<"$c"
+        copy "$golden/quant/qwen3_$c" "less-$c-$part"
+        part=$part hide "less-$c-$part/model.safetensors"
+        run -1 --separate-stderr d9d-map --to hf "less-$c-$part" out
+        [[ "$stderr" == *" is quantised ("*"), and model.layers.0.mlp.gate_proj."*"$part is not there"* ]] || { echo "$c $part: $stderr" && false; }
+    done
+}
+
 @test "asked for float32, numbers are not rounded to bfloat16 first" {
     d9d-map -q --dtype float32 --to hf "$fp8" f32
     run -1 d9d-map -q diff f32 "$plain"
@@ -55,11 +83,11 @@ copy() { cp -r "$1" "$2" && chmod -R u+w "$2"; }
     d9d-map -q --mapper keep.json "$fp8" out
     d9d-map -q diff out "$plain"
     run -1 grep quantization_config out/config.json
-    copy "$fp8" awq
-    sed -i 's/"quant_method": "fp8"/"quant_method": "awq"/' awq/config.json
-    d9d-map -q --mapper keep.json awq raw
-    d9d-map -q diff awq raw
-    grep -q '"quant_method": "awq"' raw/config.json
+    copy "$fp8" hqq
+    sed -i 's/"quant_method": "fp8"/"quant_method": "hqq"/' hqq/config.json
+    d9d-map -q --mapper keep.json hqq raw
+    d9d-map -q diff hqq raw
+    grep -q '"quant_method": "hqq"' raw/config.json
 }
 
 @test "MXFP4 becomes what transformers makes of it" {
@@ -161,8 +189,8 @@ JSON
         [ ! -e out ]
     }
     copy "$fp8" bad
-    sed -i 's/"quant_method": "fp8"/"quant_method": "gptq"/' bad/config.json
-    refused 2 'not supported: bad/config.json: quantization_config.quant_method: "gptq" is not supported; "fp8", "mxfp4" and "compressed-tensors" are decoded when they are read, of others take the unquantised weights'
+    sed -i 's/"quant_method": "fp8"/"quant_method": "hqq"/' bad/config.json
+    refused 2 'not supported: bad/config.json: quantization_config.quant_method: "hqq" is not supported; "fp8", "mxfp4", "compressed-tensors", "bitsandbytes", "gptq" and "awq" are decoded when they are read, of others take the unquantised weights'
     cp "$plain/config.json" bad/config.json
     refused 2 "does not match: bad: tensor model.layers.0.mlp.down_proj.weight_scale_inv is of weights that are quantised (fp8), and bad/config.json has no quantization_config that says so"
     sed 's/^ *16,$/32,/' "$fp8/config.json" >bad/config.json

@@ -399,8 +399,8 @@ out:
 
 static d9d_tensor_source stored_source(d9d_checkpoint *c);
 
-/* Pair the tensors as they are numbered now. */
-static d9d_status pair_tensors(d9d_checkpoint *c)
+/* Find what is decoded of the tensors as they are numbered now. */
+static d9d_status decode_tensors(d9d_checkpoint *c)
 {
     const d9d_tensor_source stored = stored_source(c);
 
@@ -415,7 +415,7 @@ d9d_status d9d_checkpoint_decode(d9d_checkpoint *c, const d9d_quantization *q, d
 {
     c->quantization = *q;
     c->decoded = to;
-    return pair_tensors(c);
+    return decode_tensors(c);
 }
 
 size_t d9d_checkpoint_decoded(const d9d_checkpoint *c)
@@ -454,22 +454,23 @@ static d9d_status mark_files(const d9d_checkpoint *c, const char *name, bool *wa
 d9d_status d9d_checkpoint_load(d9d_checkpoint *c, const char *const *names, size_t n)
 {
     bool *wanted = d9d_arena_alloc(&c->arena, c->n_files + 1);
-    const char *stored[2];
+    const char *stored[D9D_DEQUANT_MAX_STORED];
 
     if (wanted == NULL)
         return no_memory(c->dir);
     for (size_t i = 0; i < n; i++) {
-        const bool pair = c->dequant != NULL && d9d_dequant_stored(c->dequant, names[i], stored);
+        const size_t k = c->dequant != NULL ? d9d_dequant_stored(c->dequant, names[i], stored) : 0;
 
-        D9D_TRY(mark_files(c, pair ? stored[0] : names[i], wanted));
-        if (pair)
-            D9D_TRY(mark_files(c, stored[1], wanted));
+        if (k == 0)
+            D9D_TRY(mark_files(c, names[i], wanted));
+        for (size_t j = 0; j < k; j++)
+            D9D_TRY(mark_files(c, stored[j], wanted));
     }
     for (size_t i = 0; i < c->n_files; i++)
         if (c->files[i].st == NULL && (names == NULL || wanted[i]))
             D9D_TRY(d9d_safetensors_open(c->files[i].path, &c->files[i].st));
     D9D_TRY(number(c));
-    return pair_tensors(c);
+    return decode_tensors(c);
 }
 
 d9d_status d9d_checkpoint_open(const char *dir, d9d_checkpoint **out)

@@ -32,46 +32,6 @@ static float small_to_float(unsigned bits, int exp_bits, int man_bits, bool ieee
     return (bits >> (exp_bits + man_bits)) != 0 ? -v : v;
 }
 
-static float float_of(uint32_t u)
-{
-    float f;
-
-    memcpy(&f, &u, sizeof(f));
-    return f;
-}
-
-static uint32_t bits_of(float f)
-{
-    uint32_t u;
-
-    memcpy(&u, &f, sizeof(u));
-    return u;
-}
-
-/* Branch-free, so that loops vectorise.  The half's bits, moved to the position of a float's, are
- * its value times 2^-112, also for subnormals. */
-static float half_to_float(uint16_t h)
-{
-    const uint32_t sign = (uint32_t)(h & 0x8000u) << 16, u = (uint32_t)(h & 0x7fffu) << 13;
-    const uint32_t number = bits_of(float_of(u) * 0x1p112f);
-
-    return float_of(sign | ((h & 0x7c00u) == 0x7c00u ? u | 0x7f800000u : number));
-}
-
-/* Rounds to nearest even; above 65504 plus half a step becomes infinity.  Adding 0.5 makes a
- * float's step that of subnormal halves. */
-static uint16_t float_to_half(float f)
-{
-    const uint32_t all = bits_of(f), sign = (all >> 16) & 0x8000u, u = all & 0x7fffffffu;
-    const uint32_t small = bits_of(float_of(u) + 0.5f) - 0x3f000000u;
-    uint32_t h = (u - 0x38000000u + 0xfffu + ((u >> 13) & 1u)) >> 13;
-
-    h = u < 0x38800000u ? small : h;
-    h = u >= 0x477ff000u ? 0x7c00u : h;
-    h = u > 0x7f800000u ? 0x7e00u | ((u >> 13) & 0x3ffu) : h;
-    return (uint16_t)(sign | h);
-}
-
 /* --- the table ------------------------------------------------------------------- */
 
 /* Loops over n elements; X is the expression of one element v. */
@@ -103,7 +63,7 @@ static uint16_t float_to_half(float f)
 READER(f32_float, float, float, v)
 READER(f64_float, double, float, v)
 READER(bf16_float, uint16_t, float, d9d_bf16_to_f32(v))
-READER(f16_float, uint16_t, float, half_to_float(v))
+READER(f16_float, uint16_t, float, d9d_f16_to_f32(v))
 READER(e4m3_float, uint8_t, float, small_to_float(v, 4, 3, false))
 READER(e5m2_float, uint8_t, float, small_to_float(v, 5, 2, true))
 READER(f64_double, double, double, v)
@@ -118,7 +78,7 @@ READER(u8_double, uint8_t, double, v)
 WRITER(float_f32, float, x)
 WRITER(float_f64, double, x)
 WRITER(float_bf16, uint16_t, d9d_bf16_from_f32(x))
-WRITER(float_f16, uint16_t, float_to_half(x))
+WRITER(float_f16, uint16_t, d9d_f16_from_f32(x))
 
 static const struct {
     void (*to_float)(const void *src, float *dst, size_t n);   /* floating types */

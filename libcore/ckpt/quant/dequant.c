@@ -1,13 +1,16 @@
-/* dequant.c - see d9d/ckpt/quant/dequant.h.  Finds the pairs by name, and presents them. */
+/* dequant.c - see d9d/ckpt/quant/dequant.h.  Finds by name what belongs together, and presents it.
+ */
 #include <stdlib.h>
 #include <string.h>
 
 #include "ckpt/quant/dequant_method.h"
 
+enum { MAX_GAP = 2048 /* bytes between two runs that are cheaper to read than a second call */ };
+
 /* A tensor that is presented. */
 struct entry {
     size_t index;            /* in the source, unless it is decoded */
-    d9di_dequant_pair *pair; /* NULL: as it is stored */
+    d9di_dequant_item *item; /* NULL: as it is stored */
 };
 
 struct d9d_dequant {
@@ -16,9 +19,9 @@ struct d9d_dequant {
     d9d_dtype to;
     d9d_tensor_source src;
     struct entry *entries;
-    size_t n, n_pairs;
+    size_t n, n_items;
     d9d_map numbers; /* of the source's tensors: name to index, plus 1, as a pointer */
-    d9d_map pairs;   /* decoded name to its pair */
+    d9d_map items;   /* by decoded name */
     d9d_arena arena;
 };
 
@@ -27,27 +30,81 @@ static d9d_status no_memory(const d9d_dequant *d)
     return D9D_FAIL(D9D_ENOMEM, "decoding: no memory for records of %zu tensors", d->src.n);
 }
 
-d9d_status d9di_dequant_fail_pair(const d9di_dequant_pair *p, const char *need)
-{
-    char a[D9D_SAFETENSORS_DESCRIBE], b[D9D_SAFETENSORS_DESCRIBE];
-    const d9d_safetensors_tensor *v = d9di_dequant_values(p), *s = d9di_dequant_scales(p);
+/* --- what methods call ------------------------------------------------------------------------ */
 
-    return D9D_FAIL(D9D_EFORMAT, "%s: tensor %s is %s and %s is %s, which must be %s",
-                    p->src->path(p->src->self, p->values), v->name, d9d_safetensors_describe(v, a),
-                    s->name, d9d_safetensors_describe(s, b), need);
+d9d_status d9di_dequant_no_memory(const d9di_dequant_item *p)
+{
+    return D9D_FAIL(D9D_ENOMEM, "tensor %s: no memory to decode it", p->decoded.name);
 }
 
-d9d_status d9di_dequant_read_scales(const d9di_dequant_pair *p, uint64_t first, uint64_t n,
-                                    float *out)
+d9d_status d9di_dequant_fail(const d9di_dequant_item *p, int place, const char *need)
 {
-    const d9d_safetensors_tensor *s = d9di_dequant_scales(p);
-    const uint64_t width = d9d_dtype_size(s->dtype);
-    const uint16_t *half = (const uint16_t *)out + n; /* bfloat16 is widened in place */
+    char a[D9D_SAFETENSORS_DESCRIBE], b[D9D_SAFETENSORS_DESCRIBE];
+    const d9d_safetensors_tensor *v = d9di_dequant_stored(p, D9DI_DEQUANT_VALUES),
+                                 *s = d9di_dequant_stored(p, place);
 
-    D9D_TRY(p->src->read(p->src->self, p->scales, first * width,
-                         s->dtype == D9D_F32 ? (void *)out : (uint16_t *)out + n, n * width));
-    for (uint64_t i = 0; s->dtype == D9D_BF16 && i < n; i++)
-        out[i] = d9d_bf16_to_f32(half[i]);
+    return D9D_FAIL(D9D_EFORMAT, "%s: tensor %s is %s and %s is %s, which must be %s",
+                    p->src->path(p->src->self, p->stored[D9DI_DEQUANT_VALUES]), v->name,
+                    d9d_safetensors_describe(v, a), s->name, d9d_safetensors_describe(s, b), need);
+}
+
+d9d_status d9di_dequant_read(const d9di_dequant_item *p, int place, uint64_t at, void *dst,
+                             uint64_t n)
+{
+    return p->src->read(p->src->self, p->stored[place], at, dst, n);
+}
+
+bool d9di_dequant_is_float(d9d_dtype type)
+{
+    return type == D9D_F32 || type == D9D_BF16 || type == D9D_F16;
+}
+
+float d9di_dequant_round(float x, d9d_dtype type)
+{
+    return type == D9D_BF16  ? d9d_bf16_to_f32(d9d_bf16_from_f32(x))
+           : type == D9D_F16 ? d9d_f16_to_f32(d9d_f16_from_f32(x))
+                             : x;
+}
+
+d9d_status d9di_dequant_read_floats(const d9di_dequant_item *p, int place, uint64_t first,
+                                    uint64_t n, float *out)
+{
+    const d9d_dtype type = d9di_dequant_stored(p, place)->dtype;
+    const uint64_t width = d9d_dtype_size(type);
+    const uint16_t *half = (const uint16_t *)out + n; /* 16 bits are widened in place */
+
+    D9D_TRY(d9di_dequant_read(p, place, first * width,
+                              width == sizeof(float) ? (void *)out : (uint16_t *)out + n,
+                              n * width));
+    for (uint64_t i = 0; width != sizeof(float) && i < n; i++)
+        out[i] = type == D9D_BF16 ? d9d_bf16_to_f32(half[i]) : d9d_f16_to_f32(half[i]);
+    return D9D_OK;
+}
+
+static bool is_one_call(const d9di_dequant_columns *c)
+{
+    return c->stride - c->n <= MAX_GAP;
+}
+
+uint64_t d9di_dequant_columns_bytes(const d9di_dequant_columns *c)
+{
+    return c->rows > 0 ? (uint64_t)(c->rows - 1) * (is_one_call(c) ? c->stride : c->n) + c->n : 0;
+}
+
+d9d_status d9di_dequant_read_columns(const d9di_dequant_item *p, int place,
+                                     const d9di_dequant_columns *c, void *dst)
+{
+    unsigned char *to = dst;
+
+    if (is_one_call(c)) {
+        D9D_TRY(d9di_dequant_read(p, place, c->at, to, d9di_dequant_columns_bytes(c)));
+        for (int64_t k = 1; c->stride > c->n && k < c->rows; k++)
+            memmove(to + (uint64_t)k * c->n, to + (uint64_t)k * c->stride, c->n);
+        return D9D_OK;
+    }
+    for (int64_t k = 0; k < c->rows; k++)
+        D9D_TRY(d9di_dequant_read(p, place, c->at + (uint64_t)k * c->stride,
+                                  to + (uint64_t)k * c->n, c->n));
     return D9D_OK;
 }
 
@@ -60,7 +117,7 @@ static bool has_suffix(const char *name, const char *suffix)
     return n > k && strcmp(name + n - k, suffix) == 0;
 }
 
-/* The source's index of the tensor whose name is this with another suffix; src.n: none. */
+/* The source's index of the tensor whose name is this with another suffix; NONE: there is none. */
 static d9d_status find_other(d9d_dequant *d, const char *name, const char *suffix,
                              const char *other, const char **full, size_t *out)
 {
@@ -71,11 +128,11 @@ static d9d_status find_other(d9d_dequant *d, const char *name, const char *suffi
     if (*full == NULL)
         return no_memory(d);
     at = (uintptr_t)d9d_map_get(&d->numbers, *full, strlen(*full));
-    *out = at != 0 ? (size_t)at - 1 : d->src.n;
+    *out = at != 0 ? (size_t)at - 1 : D9DI_DEQUANT_NONE;
     return D9D_OK;
 }
 
-static d9d_status fail_half(const d9d_dequant *d, size_t i, const char *other)
+static d9d_status fail_missing(const d9d_dequant *d, size_t i, const char *other)
 {
     return D9D_FAIL(D9D_EFORMAT, "%s: tensor %s is quantised (%s), and %s is not there",
                     d->src.path(d->src.self, i), d->src.at(d->src.self, i)->name, d->method->name,
@@ -90,65 +147,104 @@ static bool is_hidden(const d9di_dequant_method *m, const char *name)
     return false;
 }
 
-/* --- pairs ------------------------------------------------------------------------------------ */
+/* --- items ------------------------------------------------------------------------------------ */
 
 static bool is_loaded(const d9d_safetensors_tensor *t)
 {
     return t->bytes > 0 || t->ndim > 0;
 }
 
-/* Add the pair of values i and scales k under its plain name. */
-static d9d_status pair_add(d9d_dequant *d, size_t i, size_t k)
+/* Find what belongs to the values i, and whether all their headers are read. */
+static d9d_status stored_find(d9d_dequant *d, size_t i, d9di_dequant_item *p, bool *loaded)
 {
-    const d9d_safetensors_tensor *v = d->src.at(d->src.self, i), *s = d->src.at(d->src.self, k);
-    const size_t n = strlen(v->name) - strlen(d->method->values);
-    d9di_dequant_pair *p = d9d_arena_alloc(&d->arena, sizeof(*p));
-    const char *name = d9d_arena_strndup(&d->arena, v->name, n);
+    const d9di_dequant_method *m = d->method;
+    const char *other;
+
+    *loaded = true;
+    for (int k = 0; k < D9D_DEQUANT_MAX_STORED; k++)
+        p->stored[k] = D9DI_DEQUANT_NONE;
+    for (int k = 0; m->suffix[k] != NULL; k++) {
+        D9D_TRY(find_other(d, d->src.at(d->src.self, i)->name, m->suffix[D9DI_DEQUANT_VALUES],
+                           m->suffix[k], &other, &p->stored[k]));
+        if (d9di_dequant_has(p, k))
+            *loaded = *loaded && is_loaded(d9di_dequant_stored(p, k));
+        else if ((m->optional >> k & 1) == 0)
+            return fail_missing(d, i, other);
+    }
+    return D9D_OK;
+}
+
+/* Set the type and the shape of a decoded tensor. */
+static d9d_status item_shape(d9d_dequant *d, d9di_dequant_item *p)
+{
+    p->decoded.dtype = d->to;
+    p->decoded.offset = d9di_dequant_stored(p, D9DI_DEQUANT_VALUES)->offset;
+    D9D_TRY(d->method->shape(p, &d->arena));
+    return d9d_safetensors_shape_bytes(d->to, p->decoded.ndim, p->decoded.shape, &p->decoded.bytes)
+               ? D9D_OK
+               : d9di_dequant_fail(p, D9DI_DEQUANT_SCALES, "of numbers whose bytes can be counted");
+}
+
+/* Add the tensor of the values i under its plain name. */
+static d9d_status item_add(d9d_dequant *d, size_t i)
+{
+    const d9di_dequant_method *m = d->method;
+    const char *values = d->src.at(d->src.self, i)->name;
+    const int n = (int)(strlen(values) - strlen(m->suffix[D9DI_DEQUANT_VALUES]));
+    const char *name =
+        d9d_arena_printf(&d->arena, "%.*s%s", n, values, m->decoded != NULL ? m->decoded : "");
+    d9di_dequant_item *p = d9d_arena_alloc(&d->arena, sizeof(*p));
+    bool loaded;
 
     if (p == NULL || name == NULL)
         return no_memory(d);
-    if (n < strlen(v->name) && d9d_map_has(&d->numbers, name, n))
+    if (strcmp(name, values) != 0 && d9d_map_has(&d->numbers, name, strlen(name)))
         return D9D_FAIL(D9D_EFORMAT, "%s: tensor %s is there, and quantised as %s too",
-                        d->src.path(d->src.self, i), name, v->name);
-    *p = (d9di_dequant_pair){.src = &d->src,
-                             .values = i,
-                             .scales = k,
+                        d->src.path(d->src.self, i), name, values);
+    *p = (d9di_dequant_item){.src = &d->src,
+                             .q = &d->q,
                              .block = {d->q.block[0], d->q.block[1]},
                              .decoded = {.name = name}};
-    if (is_loaded(v) && is_loaded(s)) {
-        p->decoded.dtype = d->to;
-        p->decoded.offset = v->offset;
-        D9D_TRY(d->method->shape(p));
-        if (!d9d_safetensors_shape_bytes(d->to, p->decoded.ndim, p->decoded.shape,
-                                         &p->decoded.bytes))
-            return d9di_dequant_fail_pair(p, "of numbers whose bytes can be counted");
-    }
-    d->entries[d->n++].pair = p;
-    d->n_pairs++;
-    return d9d_map_put(&d->pairs, name, n, p);
+    D9D_TRY(stored_find(d, i, p, &loaded));
+    if (loaded)
+        D9D_TRY(item_shape(d, p));
+    d->entries[d->n++].item = p;
+    d->n_items++;
+    return d9d_map_put(&d->items, name, strlen(name), p);
 }
 
-/* Present tensor i of the source: decoded, as it is, or, if it is scales, not at all. */
+/* The place of a tensor beside the values, by its name; 0: it has none. */
+static int place_of(const d9di_dequant_method *m, const char *name)
+{
+    for (int k = D9DI_DEQUANT_SCALES; m->suffix[k] != NULL; k++)
+        if (has_suffix(name, m->suffix[k]))
+            return k;
+    return 0;
+}
+
+/* Present tensor i of the source: decoded, as it is, or, if it belongs to another, not at all. */
 static d9d_status tensor_add(d9d_dequant *d, size_t i)
 {
     const d9d_safetensors_tensor *t = d->src.at(d->src.self, i);
     const d9di_dequant_method *m = d->method;
-    const char *other;
+    const char *values = m->suffix[D9DI_DEQUANT_VALUES], *other;
+    const int place = place_of(m, t->name);
     size_t k;
 
-    if (has_suffix(t->name, m->scales)) {
-        D9D_TRY(find_other(d, t->name, m->scales, m->values, &other, &k));
-        return k < d->src.n ? D9D_OK : fail_half(d, i, other);
+    if (is_hidden(m, t->name))
+        return D9D_OK;
+    if (place != 0) {
+        D9D_TRY(find_other(d, t->name, m->suffix[place], values, &other, &k));
+        return k != D9DI_DEQUANT_NONE ? D9D_OK : fail_missing(d, i, other);
     }
-    if (has_suffix(t->name, m->values) || m->values[0] == '\0') {
-        D9D_TRY(find_other(d, t->name, m->values, m->scales, &other, &k));
-        if (k < d->src.n)
-            return pair_add(d, i, k);
+    if (has_suffix(t->name, values) || values[0] == '\0') {
+        D9D_TRY(find_other(d, t->name, values, m->suffix[D9DI_DEQUANT_SCALES], &other, &k));
+        if (k != D9DI_DEQUANT_NONE)
+            return item_add(d, i);
         if (m->is_values(t->dtype) && is_loaded(t))
-            return fail_half(d, i, other);
+            return fail_missing(d, i, other);
     }
-    if (!is_hidden(m, t->name))
-        d->entries[d->n++].index = i;
+    d->entries[d->n++].index = i;
     return D9D_OK;
 }
 
@@ -201,25 +297,26 @@ void d9d_dequant_free(d9d_dequant *d)
     if (d == NULL)
         return;
     d9d_map_release(&d->numbers);
-    d9d_map_release(&d->pairs);
+    d9d_map_release(&d->items);
     d9d_arena_release(&d->arena);
     free(d);
 }
 
 size_t d9d_dequant_count(const d9d_dequant *d)
 {
-    return d->n_pairs;
+    return d->n_items;
 }
 
-bool d9d_dequant_stored(const d9d_dequant *d, const char *name, const char *stored[2])
+size_t d9d_dequant_stored(const d9d_dequant *d, const char *name,
+                          const char *stored[D9D_DEQUANT_MAX_STORED])
 {
-    const d9di_dequant_pair *p = d9d_map_get(&d->pairs, name, strlen(name));
+    const d9di_dequant_item *p = d9d_map_get(&d->items, name, strlen(name));
+    size_t n = 0;
 
-    if (p == NULL)
-        return false;
-    stored[0] = d9di_dequant_values(p)->name;
-    stored[1] = d9di_dequant_scales(p)->name;
-    return true;
+    for (int k = 0; p != NULL && k < D9D_DEQUANT_MAX_STORED; k++)
+        if (d9di_dequant_has(p, k))
+            stored[n++] = d9di_dequant_stored(p, k)->name;
+    return n;
 }
 
 /* --- the source --------------------------------------------------------------------------------
@@ -230,14 +327,14 @@ static const d9d_safetensors_tensor *decoded_at(void *self, size_t i)
     const d9d_dequant *d = self;
     const struct entry *e = &d->entries[i];
 
-    return e->pair != NULL ? &e->pair->decoded : d->src.at(d->src.self, e->index);
+    return e->item != NULL ? &e->item->decoded : d->src.at(d->src.self, e->index);
 }
 
 static size_t stored_index(const d9d_dequant *d, size_t i)
 {
     const struct entry *e = &d->entries[i];
 
-    return e->pair != NULL ? e->pair->values : e->index;
+    return e->item != NULL ? e->item->stored[D9DI_DEQUANT_VALUES] : e->index;
 }
 
 static const char *decoded_path(void *self, size_t i)
@@ -250,7 +347,7 @@ static const char *decoded_path(void *self, size_t i)
 static d9d_status decoded_read(void *self, size_t i, uint64_t at, void *dst, uint64_t n)
 {
     const d9d_dequant *d = self;
-    const d9di_dequant_pair *p = d->entries[i].pair;
+    const d9di_dequant_item *p = d->entries[i].item;
     const uint64_t width = d9d_dtype_size(d->to);
 
     if (p == NULL)
@@ -266,7 +363,7 @@ static d9d_status decoded_read(void *self, size_t i, uint64_t at, void *dst, uin
 static void decoded_prefetch(void *self, size_t i, uint64_t at, uint64_t n)
 {
     const d9d_dequant *d = self;
-    const d9di_dequant_pair *p = d->entries[i].pair;
+    const d9di_dequant_item *p = d->entries[i].item;
     const uint64_t width = d9d_dtype_size(d->to);
     uint64_t bytes;
 
@@ -280,7 +377,8 @@ static void decoded_prefetch(void *self, size_t i, uint64_t at, uint64_t n)
 static void decoded_fingerprint(void *self, d9d_hasher *h)
 {
     const d9d_dequant *d = self;
-    const int64_t as[] = {(int64_t)d->q.method, d->q.block[0], d->q.block[1], (int64_t)d->to};
+    const int64_t as[] = {(int64_t)d->q.method, d->q.block[0], d->q.block[1], d->q.bits,
+                          d->q.zeros_less,      (int64_t)d->to};
 
     d9d_hasher_add(h, as, sizeof(as));
     d->src.fingerprint(d->src.self, h);

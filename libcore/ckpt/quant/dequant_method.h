@@ -4,50 +4,89 @@
 
 #include "d9d/ckpt/quant/dequant.h"
 
-/* A decoded tensor and the two that it is stored as. */
-typedef struct d9di_dequant_pair {
+/* The tensors that a decoded one is stored as, by place.  Further ones are the method's. */
+enum { D9DI_DEQUANT_VALUES, D9DI_DEQUANT_SCALES, D9DI_DEQUANT_MORE };
+
+/* A decoded tensor and those that it is stored as. */
+typedef struct d9di_dequant_item {
     const d9d_tensor_source *src;
-    size_t values, scales; /* indices in the source */
-    int64_t block[2];      /* as d9d_quantization.block */
+    const d9d_quantization *q;
+    size_t stored[D9D_DEQUANT_MAX_STORED]; /* indices in the source; D9DI_DEQUANT_NONE */
+    int64_t block[2]; /* as d9d_quantization.block, unless shape() sets another */
+    void *state;      /* the method's, made by shape() */
     d9d_safetensors_tensor decoded;
-} d9di_dequant_pair;
+} d9di_dequant_item;
+
+#define D9DI_DEQUANT_NONE SIZE_MAX /* this tensor is not there */
 
 typedef struct d9di_dequant_method {
-    const char *name;            /* of "quant_method" */
-    const char *values, *scales; /* suffixes of the stored names */
-    const char *const *hidden;   /* suffixes of tensors that weights do not need; NULL: none */
-    const char *const *members;  /* of quantization_config; NULL after the last */
+    const char *name; /* of "quant_method" */
+    /* Is it this method of those with this name?  NULL: it is. */
+    bool (*is_of)(const json_t *o);
+    /* Suffixes of the stored names by place; NULL after the last. */
+    const char *suffix[D9D_DEQUANT_MAX_STORED + 1];
+    unsigned optional;          /* bit i: place i may be missing */
+    const char *decoded;        /* the decoded name's suffix in place of the values' */
+    const char *const *hidden;  /* suffixes of tensors that weights do not need; NULL: none */
+    const char *const *members; /* of quantization_config; NULL after the last */
     bool (*is_values)(d9d_dtype type); /* must such a tensor have scales? */
     /* Read what the members say; NULL: they change no weight. */
     d9d_status (*configure)(const json_t *o, const char *where, d9d_quantization *q);
-    /* Check both stored tensors, and set the decoded shape. */
-    d9d_status (*shape)(d9di_dequant_pair *p);
+    /* Check the stored tensors, and set the decoded shape.  State is of the arena. */
+    d9d_status (*shape)(d9di_dequant_item *p, d9d_arena *a);
     /* Decode n elements from element `first` on. */
-    d9d_status (*read)(const d9di_dequant_pair *p, uint64_t first, uint64_t n, void *dst);
-    /* The stored span [*at, *at + *bytes) that n elements from `first` on are decoded of. */
-    void (*span)(const d9di_dequant_pair *p, uint64_t first, uint64_t n, uint64_t *at,
+    d9d_status (*read)(const d9di_dequant_item *p, uint64_t first, uint64_t n, void *dst);
+    /* The span [*at, *at + *bytes) of the values that n elements from `first` on are decoded of. */
+    void (*span)(const d9di_dequant_item *p, uint64_t first, uint64_t n, uint64_t *at,
                  uint64_t *bytes);
 } d9di_dequant_method;
 
-extern const d9di_dequant_method d9di_dequant_fp8, d9di_dequant_mxfp4, d9di_dequant_packed;
+extern const d9di_dequant_method d9di_dequant_fp8, d9di_dequant_mxfp4, d9di_dequant_packed,
+    d9di_dequant_bytes, d9di_dequant_bnb4, d9di_dequant_bnb8, d9di_dequant_gptq, d9di_dequant_awq;
 /* NULL for NONE. */
 const d9di_dequant_method *d9di_dequant_method_of(d9d_quantization_method m);
 
-static inline const d9d_safetensors_tensor *d9di_dequant_values(const d9di_dequant_pair *p)
+/* The stored tensor of a place, which is there. */
+static inline const d9d_safetensors_tensor *d9di_dequant_stored(const d9di_dequant_item *p,
+                                                                int place)
 {
-    return p->src->at(p->src->self, p->values);
+    return p->src->at(p->src->self, p->stored[place]);
+}
+static inline bool d9di_dequant_has(const d9di_dequant_item *p, int place)
+{
+    return p->stored[place] != D9DI_DEQUANT_NONE;
 }
 
-static inline const d9d_safetensors_tensor *d9di_dequant_scales(const d9di_dequant_pair *p)
-{
-    return p->src->at(p->src->self, p->scales);
-}
+/* Read n bytes at byte `at` of a stored tensor. */
+d9d_status d9di_dequant_read(const d9di_dequant_item *p, int place, uint64_t at, void *dst,
+                             uint64_t n);
+/* Read n numbers, float32, bfloat16 or float16, from number `first` of a stored tensor on, as
+ * float32. */
+d9d_status d9di_dequant_read_floats(const d9di_dequant_item *p, int place, uint64_t first,
+                                    uint64_t n, float *out);
+/* Is it a type that d9di_dequant_read_floats() reads? */
+bool d9di_dequant_is_float(d9d_dtype type);
+/* x rounded to one of these types. */
+float d9di_dequant_round(float x, d9d_dtype type);
 
-/* Read n scales, float32 or bfloat16, from scale `first` of the tensor on, as float32. */
-d9d_status d9di_dequant_read_scales(const d9di_dequant_pair *p, uint64_t first, uint64_t n,
-                                    float *out);
+/* Columns of a stored matrix: `n` bytes at byte `at` of the first row, and of each of the rows
+ * behind it, `stride` bytes apart. */
+typedef struct d9di_dequant_columns {
+    uint64_t at, n, stride;
+    int64_t rows;
+} d9di_dequant_columns;
+/* Read them, one row behind the other, by one call where what lies between is little.  `dst` has
+ * d9di_dequant_columns_bytes(). */
+d9d_status d9di_dequant_read_columns(const d9di_dequant_item *p, int place,
+                                     const d9di_dequant_columns *c, void *dst);
+uint64_t d9di_dequant_columns_bytes(const d9di_dequant_columns *c);
 
-/* EFORMAT: both stored tensors, and `need`, what the scales must be. */
-d9d_status d9di_dequant_fail_pair(const d9di_dequant_pair *p, const char *need);
+/* EFORMAT: the values and the tensor of this place, and `need`, what the latter must be. */
+d9d_status d9di_dequant_fail(const d9di_dequant_item *p, int place, const char *need);
+/* ENOMEM */
+d9d_status d9di_dequant_no_memory(const d9di_dequant_item *p);
+/* ENOTSUP: a member of quantization_config that has another value than `only`. */
+d9d_status d9di_dequant_fail_member(const char *where, const char *name, const json_t *v,
+                                    const char *only);
 
 #endif /* D9DI_CKPT_QUANT_DEQUANT_METHOD_H */

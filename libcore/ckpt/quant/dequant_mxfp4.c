@@ -12,23 +12,25 @@
 enum {
     GROUP = 32,         /* numbers with one scale */
     PACKED = GROUP / 2, /* bytes of them */
-    BAND = 64,          /* stored rows that are decoded at a time */
-    MAX_GAP = 2048      /* bytes between two runs that are cheaper to read than a second call */
+    BAND = 64           /* stored rows that are decoded at a time */
 };
 
-static d9d_status shape(d9di_dequant_pair *p)
+static d9d_status shape(d9di_dequant_item *p, d9d_arena *a)
 {
-    const d9d_safetensors_tensor *v = d9di_dequant_values(p), *s = d9di_dequant_scales(p);
+    const d9d_safetensors_tensor *v = d9di_dequant_stored(p, D9DI_DEQUANT_VALUES),
+                                 *s = d9di_dequant_stored(p, D9DI_DEQUANT_SCALES);
     d9d_safetensors_tensor need = {.name = s->name, .dtype = D9D_U8, .ndim = 3};
     char text[D9D_SAFETENSORS_DESCRIBE];
 
+    (void)a;
     if (v->dtype != D9D_U8 || v->ndim != 4 || v->shape[3] != PACKED ||
         v->shape[2] > INT64_MAX / GROUP)
-        return d9di_dequant_fail_pair(p, "scales of blocks U8 [experts, rows, groups, 16]");
+        return d9di_dequant_fail(p, D9DI_DEQUANT_SCALES,
+                                 "scales of blocks U8 [experts, rows, groups, 16]");
     memcpy(need.shape, v->shape, 3 * sizeof(need.shape[0]));
     if (s->dtype != D9D_U8 || s->ndim != 3 ||
         memcmp(s->shape, need.shape, 3 * sizeof(need.shape[0])) != 0)
-        return d9di_dequant_fail_pair(p, d9d_safetensors_describe(&need, text));
+        return d9di_dequant_fail(p, D9DI_DEQUANT_SCALES, d9d_safetensors_describe(&need, text));
     p->decoded.ndim = 3;
     p->decoded.shape[0] = v->shape[0];
     p->decoded.shape[1] = v->shape[2] * GROUP;
@@ -74,7 +76,7 @@ static void numbers_make(numbers *t, uint8_t scale, d9d_dtype to)
 
 /* The elements [first, end) of an expert's decoded matrix [32 G, R]. */
 struct part {
-    const d9di_dequant_pair *p;
+    const d9di_dequant_item *p;
     int64_t expert, R, G;
     int64_t first, end;
     int64_t g0, g1, r0, r1; /* groups and rows that they are decoded of */
@@ -83,36 +85,15 @@ struct part {
     uint8_t *packed, *scales; /* of a band: [BAND, G, 16], [BAND, G]; groups from g0 on */
 };
 
-/* Read `n` bytes of each of the rows [r, r + rows), `stride` apart, one behind the other. */
-static d9d_status read_columns(const d9d_tensor_source *src, size_t i, uint64_t at, uint64_t n,
-                               uint64_t stride, int64_t rows, uint8_t *dst)
-{
-    for (int64_t k = 0; k < rows; k++)
-        D9D_TRY(src->read(src->self, i, at + (uint64_t)k * stride, dst + (uint64_t)k * n, n));
-    return D9D_OK;
-}
-
-/* The same: by one call where what lies between is little, which is then moved out of the way. */
-static d9d_status read_band(const d9d_tensor_source *src, size_t i, uint64_t at, uint64_t n,
-                            uint64_t stride, int64_t rows, uint8_t *dst)
-{
-    if (stride - n > MAX_GAP)
-        return read_columns(src, i, at, n, stride, rows, dst);
-    D9D_TRY(src->read(src->self, i, at, dst, (uint64_t)(rows - 1) * stride + n));
-    for (int64_t k = 1; stride > n && k < rows; k++)
-        memmove(dst + (uint64_t)k * n, dst + (uint64_t)k * stride, n);
-    return D9D_OK;
-}
-
 static d9d_status band_read(const struct part *x, int64_t r, int64_t rows)
 {
-    const d9d_tensor_source *src = x->p->src;
     const uint64_t at = (uint64_t)((x->expert * x->R + r) * x->G + x->g0);
     const uint64_t n = (uint64_t)(x->g1 - x->g0), stride = (uint64_t)x->G;
+    const d9di_dequant_columns values = {at * PACKED, n * PACKED, stride * PACKED, rows};
+    const d9di_dequant_columns scales = {at, n, stride, rows};
 
-    D9D_TRY(
-        read_band(src, x->p->values, at * PACKED, n * PACKED, stride * PACKED, rows, x->packed));
-    return read_band(src, x->p->scales, at, n, stride, rows, x->scales);
+    D9D_TRY(d9di_dequant_read_columns(x->p, D9DI_DEQUANT_VALUES, &values, x->packed));
+    return d9di_dequant_read_columns(x->p, D9DI_DEQUANT_SCALES, &scales, x->scales);
 }
 
 /* A group of `rows` rows, as a tile [32, BAND]. */
@@ -196,9 +177,9 @@ static d9d_status part_decode(struct part *x)
     return st;
 }
 
-static d9d_status read(const d9di_dequant_pair *p, uint64_t first, uint64_t n, void *dst)
+static d9d_status read(const d9di_dequant_item *p, uint64_t first, uint64_t n, void *dst)
 {
-    const d9d_safetensors_tensor *v = d9di_dequant_values(p);
+    const d9d_safetensors_tensor *v = d9di_dequant_stored(p, D9DI_DEQUANT_VALUES);
     const uint64_t width = d9d_dtype_size(p->decoded.dtype);
     const uint64_t all = (uint64_t)(p->decoded.shape[1] * p->decoded.shape[2]); /* of an expert */
     const size_t band = (size_t)(BAND * v->shape[2]);
@@ -208,7 +189,7 @@ static d9d_status read(const d9di_dequant_pair *p, uint64_t first, uint64_t n, v
     d9d_status st = D9D_OK;
 
     if (memory == NULL || table == NULL)
-        st = D9D_FAIL(D9D_ENOMEM, "tensor %s: no memory to decode it", p->decoded.name);
+        st = d9di_dequant_no_memory(p);
     x.table = table;
     x.packed = memory;
     x.scales = memory != NULL ? memory + band * PACKED : NULL;
@@ -229,10 +210,10 @@ static d9d_status read(const d9di_dequant_pair *p, uint64_t first, uint64_t n, v
 }
 
 /* Whole experts. */
-static void span(const d9di_dequant_pair *p, uint64_t first, uint64_t n, uint64_t *at,
+static void span(const d9di_dequant_item *p, uint64_t first, uint64_t n, uint64_t *at,
                  uint64_t *bytes)
 {
-    const d9d_safetensors_tensor *v = d9di_dequant_values(p);
+    const d9d_safetensors_tensor *v = d9di_dequant_stored(p, D9DI_DEQUANT_VALUES);
     const uint64_t all = (uint64_t)(p->decoded.shape[1] * p->decoded.shape[2]);
     const uint64_t expert = v->bytes / (uint64_t)v->shape[0];
 
@@ -248,8 +229,7 @@ static bool is_values(d9d_dtype type)
 
 static const char *const members[] = {"quant_method", "modules_to_not_convert", "dequantize", NULL};
 const d9di_dequant_method d9di_dequant_mxfp4 = {.name = "mxfp4",
-                                                .values = "_blocks",
-                                                .scales = "_scales",
+                                                .suffix = {"_blocks", "_scales"},
                                                 .members = members,
                                                 .is_values = is_values,
                                                 .shape = shape,

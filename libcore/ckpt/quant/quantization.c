@@ -8,6 +8,11 @@ static const d9di_dequant_method *const methods[] = {
     [D9D_QUANTIZATION_FP8] = &d9di_dequant_fp8,
     [D9D_QUANTIZATION_MXFP4] = &d9di_dequant_mxfp4,
     [D9D_QUANTIZATION_PACKED] = &d9di_dequant_packed,
+    [D9D_QUANTIZATION_BYTES] = &d9di_dequant_bytes,
+    [D9D_QUANTIZATION_BNB4] = &d9di_dequant_bnb4,
+    [D9D_QUANTIZATION_BNB8] = &d9di_dequant_bnb8,
+    [D9D_QUANTIZATION_GPTQ] = &d9di_dequant_gptq,
+    [D9D_QUANTIZATION_AWQ] = &d9di_dequant_awq,
 };
 enum { N_METHODS = sizeof(methods) / sizeof(methods[0]) };
 
@@ -21,16 +26,20 @@ const char *d9d_quantization_name(d9d_quantization_method method)
     return methods[method] != NULL ? methods[method]->name : "none";
 }
 
-/* Does the source have the values of these scales? */
-static bool has_values(const d9d_tensor_source *src, const char *scales,
-                       const d9di_dequant_method *m)
+/* --- names ------------------------------------------------------------------------------------ */
+
+/* Is `name` a scale's name by this method, and are its values there? */
+static bool has_values(const d9d_tensor_source *src, const char *name, const d9di_dequant_method *m)
 {
-    const size_t n = strlen(scales) - strlen(m->scales);
+    const char *scales = m->suffix[D9DI_DEQUANT_SCALES], *values = m->suffix[D9DI_DEQUANT_VALUES];
+    const size_t n = strlen(name), k = strlen(scales);
 
+    if (n <= k || strcmp(name + n - k, scales) != 0)
+        return false;
     for (size_t i = 0; i < src->n; i++) {
-        const char *name = src->at(src->self, i)->name;
+        const char *other = src->at(src->self, i)->name;
 
-        if (strncmp(name, scales, n) == 0 && strcmp(name + n, m->values) == 0)
+        if (strncmp(other, name, n - k) == 0 && strcmp(other + n - k, values) == 0)
             return true;
     }
     return false;
@@ -38,21 +47,29 @@ static bool has_values(const d9d_tensor_source *src, const char *scales,
 
 d9d_quantization_method d9d_quantization_guess(const d9d_tensor_source *src, const char **scales)
 {
-    for (size_t i = 0; i < src->n; i++) {
-        const char *name = src->at(src->self, i)->name;
-        const size_t n = strlen(name);
-
+    for (size_t i = 0; i < src->n; i++)
         for (int m = 1; m < N_METHODS; m++) {
-            const size_t k = strlen(methods[m]->scales);
-
-            if (n > k && strcmp(name + n - k, methods[m]->scales) == 0 &&
-                has_values(src, name, methods[m])) {
-                *scales = name;
+            *scales = src->at(src->self, i)->name;
+            if (has_values(src, *scales, methods[m]))
                 return (d9d_quantization_method)m;
-            }
         }
-    }
     return D9D_QUANTIZATION_NONE;
+}
+
+/* --- the configuration ------------------------------------------------------------------------ */
+
+static bool is_named(const json_t *method, const char *name)
+{
+    return json_is_string(method) && strcmp(json_string_value(method), name) == 0;
+}
+
+/* Does an earlier method have the same name? */
+static bool is_named_before(int m)
+{
+    for (int k = 1; k < m; k++)
+        if (strcmp(methods[k]->name, methods[m]->name) == 0)
+            return true;
+    return false;
 }
 
 static d9d_status fail_method(const json_t *method, const char *where)
@@ -62,11 +79,12 @@ static d9d_status fail_method(const json_t *method, const char *where)
                                    : d9d_buf_printf(&text, "a missing quant_method");
 
     for (int m = 1; m < N_METHODS && st == D9D_OK; m++)
-        st = d9d_buf_printf(&list, "%s\"%s\"",
-                            m == 1              ? ""
-                            : m + 1 < N_METHODS ? ", "
-                                                : " and ",
-                            methods[m]->name);
+        if (!is_named_before(m))
+            st = d9d_buf_printf(&list, "%s\"%s\"",
+                                m == 1              ? ""
+                                : m + 1 < N_METHODS ? ", "
+                                                    : " and ",
+                                methods[m]->name);
     if (st == D9D_OK)
         st = D9D_FAIL(D9D_ENOTSUP,
                       "%s: " D9D_QUANTIZATION_FIELD ".quant_method: %.64s is not supported; %s are "
@@ -74,6 +92,21 @@ static d9d_status fail_method(const json_t *method, const char *where)
                       where, text.data, list.data);
     d9d_buf_release(&text);
     d9d_buf_release(&list);
+    return st;
+}
+
+d9d_status d9di_dequant_fail_member(const char *where, const char *name, const json_t *v,
+                                    const char *only)
+{
+    d9d_buf text = {0};
+    d9d_status st = d9d_json_put(&text, v != NULL ? v : json_null(), -1);
+
+    if (st == D9D_OK)
+        st = D9D_FAIL(D9D_ENOTSUP,
+                      "%s: " D9D_QUANTIZATION_FIELD ".%.64s: %.64s is not decoded, only %s; of "
+                      "others take the unquantised weights",
+                      where, name, text.data, only);
+    d9d_buf_release(&text);
     return st;
 }
 
@@ -107,20 +140,35 @@ static d9d_status check_members(const d9di_dequant_method *m, const json_t *o, c
     return D9D_OK;
 }
 
+/* Of several with one name, the one that says it is this; if none does, the first explains what it
+ * needs. */
+static d9d_quantization_method method_of(const json_t *o)
+{
+    const json_t *name = json_object_get(o, "quant_method");
+    int first = D9D_QUANTIZATION_NONE;
+
+    for (int m = N_METHODS - 1; m > 0; m--) {
+        if (!is_named(name, methods[m]->name))
+            continue;
+        if (methods[m]->is_of != NULL && methods[m]->is_of(o))
+            return (d9d_quantization_method)m;
+        first = m;
+    }
+    return (d9d_quantization_method)first;
+}
+
 d9d_status d9d_quantization_read(const json_t *config, const char *where, d9d_quantization *out)
 {
     const json_t *o = json_object_get(config, D9D_QUANTIZATION_FIELD);
     const json_t *method = json_object_get(o, "quant_method");
-    d9d_quantization q = {D9D_QUANTIZATION_NONE, {0, 0}};
+    d9d_quantization q = {.method = D9D_QUANTIZATION_NONE};
 
     *out = q;
     if (o == NULL || json_is_null(o))
         return D9D_OK;
     if (!json_is_object(o))
         return D9D_FAIL(D9D_ECONFIG, "%s: " D9D_QUANTIZATION_FIELD ": must be an object", where);
-    for (int m = 1; m < N_METHODS && json_is_string(method); m++)
-        if (strcmp(json_string_value(method), methods[m]->name) == 0)
-            q.method = (d9d_quantization_method)m;
+    q.method = method_of(o);
     if (q.method == D9D_QUANTIZATION_NONE)
         return fail_method(method, where);
     D9D_TRY(check_members(methods[q.method], o, where));

@@ -8,9 +8,9 @@
 #include "support/mem_tensors.h"
 #include "support/unit.h"
 
-static const d9d_quantization fp8 = {D9D_QUANTIZATION_FP8, {4, 4}};
-static const d9d_quantization mxfp4 = {D9D_QUANTIZATION_MXFP4, {0, 0}};
-static const d9d_quantization packed = {D9D_QUANTIZATION_PACKED, {1, 16}};
+static const d9d_quantization fp8 = {.method = D9D_QUANTIZATION_FP8, .block = {4, 4}};
+static const d9d_quantization mxfp4 = {.method = D9D_QUANTIZATION_MXFP4};
+static const d9d_quantization packed = {.method = D9D_QUANTIZATION_PACKED, .block = {1, 16}};
 
 #define SHAPE(...)                                                                                 \
     (int)(sizeof((int64_t[]){__VA_ARGS__}) / sizeof(int64_t)), (const int64_t[])                   \
@@ -70,13 +70,66 @@ static void test_config(void **state)
     assert_int_equal(q.block[1], 32);
 }
 
+static void test_config_of_libraries(void **state)
+{
+#define COMPRESSED(format, type, ...)                                                              \
+    "{\"quant_method\": \"compressed-tensors\", \"format\": \"" format                             \
+    "\", \"config_groups\": {\"a\": "                                                              \
+    "{\"weights\": {\"num_bits\": 8, \"type\": \"" type "\", " __VA_ARGS__ "}}}}"
+    static const struct {
+        const char *value;
+        d9d_quantization q;
+    } good[] = {
+        {"{\"quant_method\": \"gptq\", \"bits\": 4, \"group_size\": 128, \"desc_act\": true, "
+         "\"sym\": "
+         "false, \"damp_percent\": 0.01}",
+         {D9D_QUANTIZATION_GPTQ, {1, 128}, 4, true}},
+        {"{\"quant_method\": \"gptq\", \"bits\": 8, \"group_size\": -1, \"checkpoint_format\": "
+         "\"gptq_v2\", \"pack_dtype\": \"int32\", \"dynamic\": {}}",
+         {D9D_QUANTIZATION_GPTQ, {1, 0}, 8, false}},
+        {"{\"quant_method\": \"awq\", \"bits\": 4, \"group_size\": 64, \"version\": \"gemm\", "
+         "\"zero_point\": true, \"modules_to_not_convert\": null}",
+         {D9D_QUANTIZATION_AWQ, {1, 64}, 4, false}},
+        {"{\"quant_method\": \"bitsandbytes\", \"_load_in_4bit\": true, \"_load_in_8bit\": false, "
+         "\"bnb_4bit_quant_type\": \"nf4\", \"llm_int8_threshold\": 6.0}",
+         {D9D_QUANTIZATION_BNB4, {0, 0}, 0, false}},
+        {"{\"quant_method\": \"bitsandbytes\", \"load_in_8bit\": true, \"load_in_4bit\": false}",
+         {D9D_QUANTIZATION_BNB8, {0, 0}, 0, false}},
+        {COMPRESSED("float-quantized", "float", "\"strategy\": \"channel\""),
+         {D9D_QUANTIZATION_BYTES, {1, 0}, 0, false}},
+        {COMPRESSED("float-quantized", "float",
+                    "\"strategy\": \"block\", \"block_structure\": [128, 64]"),
+         {D9D_QUANTIZATION_BYTES, {128, 64}, 0, false}},
+        {COMPRESSED("int-quantized", "int", "\"strategy\": \"tensor\", \"symmetric\": true"),
+         {D9D_QUANTIZATION_BYTES, {0, 0}, 0, false}},
+        {COMPRESSED("naive-quantized", "int", "\"group_size\": 32, \"actorder\": \"weight\""),
+         {D9D_QUANTIZATION_BYTES, {1, 32}, 0, false}},
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(good) / sizeof(good[0]); i++) {
+        char text[512];
+        d9d_quantization q;
+
+        (void)snprintf(text, sizeof(text), "{\"quantization_config\": %s}", good[i].value);
+        assert_ok(config_read(text, &q));
+        assert_int_equal(q.method, good[i].q.method);
+        assert_int_equal(q.block[0], good[i].q.block[0]);
+        assert_int_equal(q.block[1], good[i].q.block[1]);
+        assert_int_equal(q.bits, good[i].q.bits);
+        assert_int_equal(q.zeros_less, good[i].q.zeros_less);
+    }
+}
+
 #define CURE                                                                                       \
-    " is not supported; \"fp8\", \"mxfp4\" and \"compressed-tensors\" are decoded when they are "  \
-    "read, of others take the unquantised weights"
+    " is not supported; \"fp8\", \"mxfp4\", \"compressed-tensors\", \"bitsandbytes\", \"gptq\" "   \
+    "and "                                                                                         \
+    "\"awq\" are decoded when they are read, of others take the unquantised weights"
+#define ONLY(what) " is not decoded, only " what "; of others take the unquantised weights"
 #define PACKED                                                                                     \
-    " is not decoded, only \"pack-quantized\" of symmetric integers of 4 bits in groups; of "      \
-    "others "                                                                                      \
-    "take the unquantised weights"
+    ONLY("symmetric \"pack-quantized\" of 4 bits, \"int-quantized\" and \"float-quantized\" of 8")
+#define GPTQ ONLY("2, 4 or 8 bits in int32, \"gptq\" and \"gptq_v2\"")
+#define AWQ  ONLY("\"gemm\" of 4 bits with zeros")
 #define GROUP(...)                                                                                 \
     "{\"quant_method\": \"compressed-tensors\", \"format\": \"pack-quantized\", "                  \
     "\"config_groups\": {\"a\": {\"weights\": {\"num_bits\": 4, " __VA_ARGS__ "}}}}"
@@ -92,8 +145,26 @@ static void test_config_refused(void **state)
     } bad[] = {
         {"3", "c: quantization_config: must be an object", D9D_ECONFIG},
         {"{}", "c: quantization_config.quant_method: a missing quant_method" CURE, D9D_ENOTSUP},
-        {"{\"quant_method\": \"awq\", \"bits\": 4}",
-         "c: quantization_config.quant_method: \"awq\"" CURE, D9D_ENOTSUP},
+        {"{\"quant_method\": \"hqq\", \"bits\": 4}",
+         "c: quantization_config.quant_method: \"hqq\"" CURE, D9D_ENOTSUP},
+        {"{\"quant_method\": \"bitsandbytes\", \"load_in_4bit\": false}",
+         "c: quantization_config: one of load_in_4bit and load_in_8bit must be true", D9D_ECONFIG},
+        {"{\"quant_method\": \"bitsandbytes\", \"load_in_4bit\": true, \"shuffled\": 1}",
+         "c: quantization_config.shuffled: the decoder of bitsandbytes does not know this field",
+         D9D_ENOTSUP},
+        {"{\"quant_method\": \"gptq\", \"bits\": 3, \"group_size\": 128}",
+         "c: quantization_config.bits: 3" GPTQ, D9D_ENOTSUP},
+        {"{\"quant_method\": \"gptq\", \"bits\": 4, \"group_size\": 0}",
+         "c: quantization_config.group_size: must be a number of inputs, or -1 for all",
+         D9D_ECONFIG},
+        {"{\"quant_method\": \"gptq\", \"bits\": 4, \"group_size\": 64, \"checkpoint_format\": "
+         "\"marlin\"}",
+         "c: quantization_config.checkpoint_format: \"marlin\"" GPTQ, D9D_ENOTSUP},
+        {"{\"quant_method\": \"gptq\", \"bits\": 4, \"group_size\": 64, \"dynamic\": {\"-:a\": "
+         "{}}}",
+         "c: quantization_config.dynamic: {\"-:a\": {}}" GPTQ, D9D_ENOTSUP},
+        {"{\"quant_method\": \"awq\", \"bits\": 4, \"version\": \"gemv\", \"group_size\": 64}",
+         "c: quantization_config.version: \"gemv\"" AWQ, D9D_ENOTSUP},
         {"{\"quant_method\": 7}", "c: quantization_config.quant_method: 7" CURE, D9D_ENOTSUP},
         {"{\"quant_method\": \"fp8\", \"fmt\": \"e5m2\"}",
          "c: quantization_config.fmt: must be \"e4m3\"", D9D_ENOTSUP},
@@ -105,22 +176,24 @@ static void test_config_refused(void **state)
         {"{\"quant_method\": \"mxfp4\", \"swizzled\": true}",
          "c: quantization_config.swizzled: the decoder of mxfp4 does not know this field",
          D9D_ENOTSUP},
-        {"{\"quant_method\": \"compressed-tensors\", \"format\": \"float-quantized\"}",
-         "c: quantization_config.format: \"float-quantized\"" PACKED, D9D_ENOTSUP},
+        {"{\"quant_method\": \"compressed-tensors\", \"format\": \"nvfp4-pack-quantized\"}",
+         "c: quantization_config.format: \"nvfp4-pack-quantized\"" PACKED, D9D_ENOTSUP},
         {"{\"quant_method\": \"compressed-tensors\", \"format\": \"pack-quantized\"}",
          "c: quantization_config.config_groups: must be an object of groups", D9D_ECONFIG},
         {"{\"quant_method\": \"compressed-tensors\", \"format\": \"pack-quantized\", "
          "\"config_groups\": {\"a\": {}}}",
          "c: quantization_config.config_groups: weights have no num_bits", D9D_ECONFIG},
         {GROUP("\"group_size\": 12"), "c: quantization_config.group_size: 12" PACKED, D9D_ENOTSUP},
-        {GROUP("\"strategy\": \"channel\""), "c: quantization_config.strategy: \"channel\"" PACKED,
+        {GROUP("\"strategy\": \"tensor\""), "c: quantization_config.strategy: \"tensor\"" PACKED,
          D9D_ENOTSUP},
         {GROUP("\"symmetric\": false"), "c: quantization_config.symmetric: false" PACKED,
          D9D_ENOTSUP},
         {GROUP("\"actorder\": \"group\""), "c: quantization_config.actorder: \"group\"" PACKED,
          D9D_ENOTSUP},
         {GROUP("\"group_size\": 32}}, \"b\": {\"weights\": {\"num_bits\": 4, \"group_size\": 64"),
-         "c: quantization_config.config_groups: group_size is 32 and 64, which must be one",
+         "c: quantization_config.config_groups: scales are of 1 x 32 numbers in one group and 1 x "
+         "64 "
+         "in another, which must be the same (0: all)",
          D9D_ENOTSUP},
     };
     d9d_quantization q;
@@ -141,7 +214,7 @@ static void test_names(void **state)
 {
     mem_tensors m = {.n = 0};
     d9d_tensor_source stored, src;
-    const char *pair[2];
+    const char *pair[D9D_DEQUANT_MAX_STORED];
     d9d_dequant *d;
 
     (void)state;
@@ -158,10 +231,10 @@ static void test_names(void **state)
     assert_int_equal(src.at(src.self, 1)->dtype, D9D_BF16);
     assert_int_equal(src.at(src.self, 1)->bytes, 30);
     assert_int_equal(d9d_dequant_count(d), 1);
-    assert_true(d9d_dequant_stored(d, "a.weight", pair));
+    assert_int_equal(d9d_dequant_stored(d, "a.weight", pair), 2);
     assert_string_equal(pair[0], "a.weight");
     assert_string_equal(pair[1], "a.weight_scale_inv");
-    assert_false(d9d_dequant_stored(d, "norm", pair));
+    assert_int_equal(d9d_dequant_stored(d, "norm", pair), 0);
     assert_null(src.prefetch);
     assert_null(src.fingerprint);
     d9d_dequant_free(d);
@@ -219,8 +292,8 @@ static void test_refused(void **state)
          "memory: tensor w is F8_E4M3 [5, 3] and w_scale_inv is F32 [1, 1], which must be F32 [2, "
          "1]"},
         {&fp8,
-         {{"w", D9D_F8_E4M3, 2, {5, 3}}, {"w_scale_inv", D9D_F16, 2, {2, 1}}},
-         "memory: tensor w is F8_E4M3 [5, 3] and w_scale_inv is F16 [2, 1], which must be F32 [2, "
+         {{"w", D9D_F8_E4M3, 2, {5, 3}}, {"w_scale_inv", D9D_F64, 2, {2, 1}}},
+         "memory: tensor w is F8_E4M3 [5, 3] and w_scale_inv is F64 [2, 1], which must be F32 [2, "
          "1]"},
         {&fp8,
          {{"w", D9D_F8_E4M3, 2, {5, 3}}, {"w_scale_inv", D9D_F32, 0, {0}}},
@@ -260,8 +333,8 @@ static void test_refused(void **state)
          "memory: tensor w_packed is I32 [3, 4] and w_scale is BF16 [3, 1], which must be BF16 [3, "
          "2]"},
         {&packed,
-         {{"w_packed", D9D_I32, 2, {3, 4}}, {"w_scale", D9D_F16, 2, {3, 2}}},
-         "memory: tensor w_packed is I32 [3, 4] and w_scale is F16 [3, 2], which must be BF16 [3, "
+         {{"w_packed", D9D_I32, 2, {3, 4}}, {"w_scale", D9D_F64, 2, {3, 2}}},
+         "memory: tensor w_packed is I32 [3, 4] and w_scale is F64 [3, 2], which must be BF16 [3, "
          "2]"},
         {&packed,
          {{"w_packed", D9D_I32, 2, {3, 3}}, {"w_scale", D9D_BF16, 2, {3, 2}}},
@@ -286,9 +359,96 @@ static void test_refused(void **state)
     }
 }
 
+/* What bitsandbytes says of a matrix, and what is there. */
+static void test_state_refused(void **state)
+{
+#define STATE "memory: tensor w.quant_state.bitsandbytes__nf4: "
+    static const d9d_quantization q = {.method = D9D_QUANTIZATION_BNB4};
+    static const struct {
+        const char *text, *sentence;
+        int64_t codes, absmax;
+    } bad[] = {
+        {"{\"blocksize\": 64, \"dtype\": \"bfloat16\", \"shape\": [2, 64]}", NULL, 64, 2},
+        {"{", STATE "must be the JSON of an object", 64, 2},
+        {"[1]", STATE "must be the JSON of an object", 64, 2},
+        {"{\"blocksize\": 63, \"dtype\": \"bfloat16\", \"shape\": [2, 64]}",
+         STATE "must have blocksize, dtype (float32, bfloat16 or float16) and shape", 64, 2},
+        {"{\"blocksize\": 64, \"dtype\": \"int8\", \"shape\": [2, 64]}",
+         STATE "must have blocksize, dtype (float32, bfloat16 or float16) and shape", 64, 2},
+        {"{\"blocksize\": 64, \"dtype\": \"bfloat16\", \"shape\": [2, -64]}",
+         STATE "has a shape that is not of numbers from 1 on", 64, 2},
+        {"{\"blocksize\": 64, \"dtype\": \"bfloat16\", \"shape\": [4611686018427387904, 64]}",
+         STATE "has a shape of more numbers than can be counted", 64, 2},
+        {"{\"blocksize\": 64, \"dtype\": \"bfloat16\", \"shape\": [3, 64]}",
+         STATE "has another shape than the codes", 64, 2},
+        {"{\"blocksize\": 64, \"dtype\": \"bfloat16\", \"shape\": [2, 64]}",
+         "memory: tensor w is U8 [64, 1] and w.absmax is F32 [3], which must be F32, or U8 with "
+         "nested "
+         "scales, one for each block",
+         64, 3},
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
+        mem_tensors m = {.n = 0};
+        d9d_tensor_source stored;
+        d9d_dequant *d;
+
+        (void)mem_tensors_add(&m, "w", D9D_U8, SHAPE(bad[i].codes, 1));
+        (void)mem_tensors_add(&m, "w.absmax", D9D_F32, SHAPE(bad[i].absmax));
+        (void)mem_tensors_add(&m, "w.quant_map", D9D_F32, SHAPE(16));
+        memcpy(mem_tensors_add(&m, "w.quant_state.bitsandbytes__nf4", D9D_U8,
+                               SHAPE((int64_t)strlen(bad[i].text)))
+                   ->data,
+               bad[i].text, strlen(bad[i].text));
+        stored = mem_tensors_source(&m);
+        if (bad[i].sentence != NULL) {
+            assert_fails(d9d_dequant_create(&q, D9D_F32, &stored, &d), D9D_EFORMAT,
+                         bad[i].sentence);
+        } else {
+            assert_ok(d9d_dequant_create(&q, D9D_F32, &stored, &d));
+            d9d_dequant_free(d);
+        }
+        mem_tensors_free(&m);
+    }
+}
+
+/* Integers in groups of inputs: shapes that do not fit, and an input of a group that is not there.
+ */
+static void test_columns_refused(void **state)
+{
+    static const d9d_quantization q = {D9D_QUANTIZATION_GPTQ, {1, 8}, 4, true};
+    mem_tensors m = {.n = 0};
+    d9d_tensor_source stored, src;
+    int32_t *groups;
+    float x[16];
+    d9d_dequant *d;
+
+    (void)state;
+    (void)mem_tensors_add(&m, "a.qweight", D9D_I32, SHAPE(2, 8));
+    (void)mem_tensors_add(&m, "a.qzeros", D9D_I32, SHAPE(2, 1));
+    (void)mem_tensors_add(&m, "a.scales", D9D_F16, SHAPE(3, 8));
+    groups = (int32_t *)(void *)mem_tensors_add(&m, "a.g_idx", D9D_I32, SHAPE(16))->data;
+    stored = mem_tensors_source(&m);
+    assert_fails(d9d_dequant_create(&q, D9D_F32, &stored, &d), D9D_EFORMAT,
+                 "memory: tensor a.qweight is I32 [2, 8] and a.scales is F16 [3, 8], which must be "
+                 "F16 [2, 8]");
+    m.a[2].t.shape[0] = 2;
+    m.a[2].t.bytes = 32;
+    groups[5] = 2;
+    assert_ok(d9d_dequant_create(&q, D9D_F32, &stored, &d));
+    src = d9d_dequant_source(d);
+    assert_ok(src.read(src.self, 0, 0, x, 5 * sizeof(*x)));
+    assert_fails(src.read(src.self, 0, 0, x, 6 * sizeof(*x)), D9D_EFORMAT,
+                 "memory: tensor a.qweight is I32 [2, 8] and a.g_idx is I32 [16], which must be of "
+                 "groups that are there");
+    d9d_dequant_free(d);
+    mem_tensors_free(&m);
+}
+
 static void test_wrong_use(void **state)
 {
-    static const d9d_quantization none = {D9D_QUANTIZATION_NONE, {0, 0}};
+    static const d9d_quantization none = {.method = D9D_QUANTIZATION_NONE};
     mem_tensors m = {.n = 0};
     d9d_tensor_source stored, src;
     d9d_dequant *d;
@@ -421,10 +581,11 @@ static void test_reads_no_more(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_config),        cmocka_unit_test(test_config_refused),
-        cmocka_unit_test(test_names),         cmocka_unit_test(test_guess),
-        cmocka_unit_test(test_refused),       cmocka_unit_test(test_wrong_use),
-        cmocka_unit_test(test_reads_no_more),
+        cmocka_unit_test(test_config),         cmocka_unit_test(test_config_of_libraries),
+        cmocka_unit_test(test_config_refused), cmocka_unit_test(test_names),
+        cmocka_unit_test(test_guess),          cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_state_refused),  cmocka_unit_test(test_columns_refused),
+        cmocka_unit_test(test_wrong_use),      cmocka_unit_test(test_reads_no_more),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,26 +1,46 @@
 /* dequant.h - quantised checkpoints, read as if they were not: a tensor source over another one.
  *
- *     config.json          stored                                    presented
- *     quant_method "fp8"   X F8_E4M3 [..., R, C],                    X [..., R, C]
- *                          X_scale_inv F32 [..., ceil(R/128), ceil(C/128)]
- *     "mxfp4"              X_blocks U8 [E, R, G, 16], X_scales U8 [E, R, G]   X [E, 32 G, R]
- *     "compressed-tensors" X_packed I32 [R, C/8], X_scale [R, C/group]        X [R, C]
+ *     quant_method         stored                                                presented
+ *     "fp8"                X F8_E4M3 [..., R, C],                                X [..., R, C]
+ *                          X_scale_inv [..., ceil(R/128), ceil(C/128)]
+ *     "mxfp4"              X_blocks U8 [E, R, G, 16], X_scales U8 [E, R, G]      X [E, 32 G, R]
+ *     "compressed-tensors" X_packed I32 [R, C/8], X_scale [R, C/group]           X [R, C]
+ *                          X F8_E4M3 or I8 [R, C], X_scale                       X [R, C]
+ *     "bitsandbytes"       X U8 [R C/2, 1], X.absmax, X.quant_map,               X [R, C]
+ *                          X.quant_state.bitsandbytes__nf4, ...
+ *                          M.weight I8 [R, C], M.SCB [R]                         M.weight [R, C]
+ *     "gptq"               M.qweight I32 [C/8, R], M.qzeros I32 [G, R/8],        M.weight [R, C]
+ *                          M.scales [G, R], M.g_idx I32 [C]
+ *     "awq"                M.qweight I32 [C, R/8], M.qzeros I32 [G, R/8],        M.weight [R, C]
+ *                          M.scales [G, R]
  *
- * A tensor with scales has its plain name, its decoded type and shape; the scales are hidden; every
- * other tensor is as it is stored.  Any span of a decoded tensor can be read by itself, at the cost
- * of the stored blocks that it touches.  So whatever takes a source (mapper, loader, adapters)
- * takes a quantised checkpoint.
+ * A tensor with scales has its plain name, its decoded type and shape; what belongs to it is
+ * hidden; every other tensor is as it is stored.  Any span of a decoded tensor can be read by
+ * itself, at the cost of the stored blocks that it touches.  So whatever takes a source (mapper,
+ * loader, adapters) takes a quantised checkpoint.
  *
  *     D9D_TRY(d9d_quantization_read(config, "hf/config.json", &q));
  *     D9D_TRY(d9d_dequant_create(&q, D9D_BF16, &stored, &d));
  *     src = d9d_dequant_source(d);
  *
- * Decoding is exact but for one rounding to nearest even, to the type asked for.  FP8: the number
- * times the scale of its block, in float32.  MXFP4 (OCP Microscaling Formats, v1.0): two e2m1
- * numbers a byte, the low nibble first, times 2^(scale - 127); the last two dimensions are swapped,
- * as transformers does.  compressed-tensors: only its format "pack-quantized" of symmetric integers
- * of four bits, the lowest of an int32 first; each, less 8, times the scale of its group, rounded
- * to the type of the scales, as that library does.
+ * Numbers are those of the library that wrote them, then rounded to nearest even, to the type asked
+ * for:
+ *
+ *     fp8                 number x scale of its block, in float32
+ *     mxfp4               two e2m1 numbers a byte, the low nibble first, x 2^(scale - 127); the
+ *                         last two dimensions are swapped, as by transformers
+ *     compressed-tensors  number x scale of its group, row, block or matrix, rounded to the type of
+ *                         the scale.  Integers of four bits are symmetric, the lowest bits of an
+ *                         int32 first, less 8
+ *     bitsandbytes, 4     quant_map[code] x absmax of its block, rounded to the quantised matrix's
+ *                         type; the high nibble first.  absmax may be quantised itself (double
+ *                         quantisation)
+ *     bitsandbytes, 8     number x SCB of its row / 127
+ *     gptq, awq           (number - zero) x scale of its group, rounded to the type of the scale
+ *
+ * Micikevicius et al., "FP8 Formats for Deep Learning", 2022.  OCP Microscaling Formats, v1.0.
+ * Dettmers et al., "QLoRA", 2023, and "LLM.int8()", 2022.  Frantar et al., "GPTQ", 2022.  Lin et
+ * al., "AWQ", 2023.
  */
 #ifndef D9D_CKPT_QUANT_DEQUANT_H
 #define D9D_CKPT_QUANT_DEQUANT_H
@@ -36,12 +56,20 @@ typedef enum d9d_quantization_method {
     D9D_QUANTIZATION_NONE,
     D9D_QUANTIZATION_FP8,
     D9D_QUANTIZATION_MXFP4,
-    D9D_QUANTIZATION_PACKED /* compressed-tensors, integers of four bits */
+    D9D_QUANTIZATION_PACKED, /* compressed-tensors, integers of four bits */
+    D9D_QUANTIZATION_BYTES,  /* compressed-tensors, e4m3 or integers of eight bits */
+    D9D_QUANTIZATION_BNB4,   /* bitsandbytes, NF4 or FP4 */
+    D9D_QUANTIZATION_BNB8,   /* bitsandbytes, LLM.int8() */
+    D9D_QUANTIZATION_GPTQ,
+    D9D_QUANTIZATION_AWQ
 } d9d_quantization_method;
 
 typedef struct d9d_quantization {
     d9d_quantization_method method;
-    int64_t block[2]; /* FP8, PACKED: rows and columns that share a scale; 0: the whole matrix's */
+    int64_t block[2]; /* rows and columns that share a scale; 0: the whole matrix's.  Not of MXFP4
+                         and bitsandbytes */
+    int bits;         /* GPTQ: of a number, 2, 4 or 8 */
+    bool zeros_less;  /* GPTQ: stored zeros are one less than they mean */
 } d9d_quantization;
 
 #define D9D_QUANTIZATION_FIELD "quantization_config" /* of config.json */
@@ -52,7 +80,7 @@ D9D_API D9D_MUST_USE d9d_status d9d_quantization_read(const json_t *config, cons
                                                       d9d_quantization *out);
 /* "fp8" */
 D9D_API const char *d9d_quantization_name(d9d_quantization_method method);
-/* The method by whose names a source has both halves of a tensor, and the name of the scales; NONE:
+/* The method by whose names a source has a tensor with its scales, and the name of those; NONE:
  * no tensor is so.  For checkpoints whose config.json does not name a method. */
 D9D_API d9d_quantization_method d9d_quantization_guess(const d9d_tensor_source *src,
                                                        const char **scales);
@@ -60,15 +88,19 @@ D9D_API d9d_quantization_method d9d_quantization_guess(const d9d_tensor_source *
 typedef struct d9d_dequant d9d_dequant;
 
 /* `src` is copied; `to` is float32 or bfloat16.  Tensors whose headers are not read yet
- * (d9d_checkpoint_list()) have their plain names only.  EFORMAT names a tensor that lacks its other
- * half, or a pair whose types or shapes do not fit. */
+ * (d9d_checkpoint_list()) have their plain names only.  EFORMAT names a tensor that lacks another
+ * of those that belong together, or one whose type or shape does not fit. */
 D9D_API D9D_MUST_USE d9d_status d9d_dequant_create(const d9d_quantization *q, d9d_dtype to,
                                                    const d9d_tensor_source *src, d9d_dequant **out);
 D9D_API void d9d_dequant_free(d9d_dequant *d);
 D9D_API d9d_tensor_source d9d_dequant_source(d9d_dequant *d); /* borrows d */
 D9D_API size_t d9d_dequant_count(const d9d_dequant *d);       /* tensors that are decoded */
-/* The names of the two tensors that a decoded one is stored as; false if `name` is not decoded. */
-D9D_API bool d9d_dequant_stored(const d9d_dequant *d, const char *name, const char *stored[2]);
+
+enum { D9D_DEQUANT_MAX_STORED = 8 };
+/* The names of the tensors that a decoded one is stored as, and how many; 0: `name` is not decoded.
+ */
+D9D_API size_t d9d_dequant_stored(const d9d_dequant *d, const char *name,
+                                  const char *stored[D9D_DEQUANT_MAX_STORED]);
 
 #ifdef __cplusplus
 }

@@ -1,0 +1,462 @@
+/* dequant_columns.c - GPTQ and AWQ: integers in int32, whose columns are rows of the matrix, with a
+ * scale and a zero for each group of a column.  See d9d/ckpt/quant/dequant.h.
+ *
+ *     GPTQ  qweight [C / per, R]   an int32 has `per` numbers of a column, the first in its lowest
+ *                                  bits; g_idx[c] is the group of input c
+ *     AWQ   qweight [C, R / per]   an int32 has `per` numbers of a row, by awq_place
+ *     both  qzeros [G, R / per], scales [G, R]
+ *
+ * A band of columns is read and decoded at a time.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "ckpt/quant/dequant_method.h"
+
+enum { VALUES, SCALES, ZEROS, GROUPS }; /* places */
+enum {
+    INT_BITS = 32,
+    BAND = 64, /* columns that are decoded at a time; a multiple of what an int32 has */
+    AWQ_BITS = 4,
+    MAX_GROUP = 1 << 20
+};
+
+/* Where the numbers of eight neighbours are in an int32 of AWQ's kernels. */
+static const int awq_place[INT_BITS / AWQ_BITS] = {0, 4, 1, 5, 2, 6, 3, 7};
+
+/* --- the configuration ------------------------------------------------------------------------ */
+
+/* Members whose value must be one; those that are not there are as they must. */
+typedef struct rule {
+    const char *name, *only; /* JSON */
+} rule;
+
+static d9d_status rules_check(const json_t *o, const char *where, const rule *rules, size_t n,
+                              const char *decoded)
+{
+    for (size_t i = 0; i < n; i++) {
+        const json_t *v = json_object_get(o, rules[i].name);
+        json_t *only;
+        bool same;
+
+        if (v == NULL || json_is_null(v))
+            continue;
+        D9D_TRY(d9d_json_parse(where, rules[i].only, strlen(rules[i].only), &only));
+        same = json_equal(only, v) != 0;
+        json_decref(only);
+        if (!same)
+            return d9di_dequant_fail_member(where, rules[i].name, v, decoded);
+    }
+    return D9D_OK;
+}
+
+/* -1: the whole column. */
+static d9d_status group_read(const json_t *o, const char *where, d9d_quantization *q)
+{
+    const json_t *v = json_object_get(o, "group_size");
+    const json_int_t n = json_integer_value(v);
+
+    if (!json_is_integer(v) || n == 0 || n < -1 || n > MAX_GROUP)
+        return D9D_FAIL(D9D_ECONFIG,
+                        "%s: " D9D_QUANTIZATION_FIELD ".group_size: must be a number of inputs, or "
+                        "-1 for all",
+                        where);
+    q->block[0] = 1;
+    q->block[1] = n > 0 ? n : 0;
+    return D9D_OK;
+}
+
+#define GPTQ_DECODED "2, 4 or 8 bits in int32, \"gptq\" and \"gptq_v2\""
+
+/* "gptq", the older layout, unless a member says "gptq_v2". */
+static d9d_status format_read(const json_t *o, const char *where, d9d_quantization *q)
+{
+    static const char *const names[] = {"checkpoint_format", "format"};
+
+    q->zeros_less = true;
+    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
+        const json_t *v = json_object_get(o, names[i]);
+        const char *word = json_is_string(v) ? json_string_value(v) : "";
+
+        if (v == NULL || json_is_null(v))
+            continue;
+        if (strcmp(word, "gptq_v2") != 0 && strcmp(word, "gptq") != 0)
+            return d9di_dequant_fail_member(where, names[i], v, GPTQ_DECODED);
+        q->zeros_less = q->zeros_less && strcmp(word, "gptq") == 0;
+    }
+    return D9D_OK;
+}
+
+static d9d_status gptq_configure(const json_t *o, const char *where, d9d_quantization *q)
+{
+    static const rule rules[] = {
+        {"pack_dtype", "\"int32\""}, {"is_marlin_format", "false"}, {"dynamic", "{}"}};
+    const json_t *bits = json_object_get(o, "bits");
+
+    D9D_TRY(rules_check(o, where, rules, sizeof(rules) / sizeof(rules[0]), GPTQ_DECODED));
+    q->bits = (int)json_integer_value(bits);
+    if (!json_is_integer(bits) || (q->bits != 2 && q->bits != 4 && q->bits != 8))
+        return d9di_dequant_fail_member(where, "bits", bits, GPTQ_DECODED);
+    D9D_TRY(format_read(o, where, q));
+    return group_read(o, where, q);
+}
+
+static d9d_status awq_configure(const json_t *o, const char *where, d9d_quantization *q)
+{
+    static const rule rules[] = {
+        {"bits", "4"}, {"version", "\"gemm\""}, {"zero_point", "true"}, {"format", "\"gemm\""}};
+
+    D9D_TRY(rules_check(o, where, rules, sizeof(rules) / sizeof(rules[0]),
+                        "\"gemm\" of 4 bits with zeros"));
+    q->bits = AWQ_BITS;
+    return group_read(o, where, q);
+}
+
+/* --- shapes ----------------------------------------------------------------------------------- */
+
+/* The state of an item: its sizes. */
+typedef struct layout {
+    bool by_input; /* an int32 has numbers of a column (GPTQ) */
+    int bits, per; /* of a number; numbers of an int32 */
+    int64_t C, R;  /* of the decoded matrix [R, C] */
+    int64_t group, groups;
+} layout;
+
+/* Has a stored tensor this type and shape? */
+static d9d_status part_check(const d9di_dequant_item *p, int place, d9d_dtype type,
+                             const int64_t *shape, int ndim)
+{
+    const d9d_safetensors_tensor *t = d9di_dequant_stored(p, place);
+    d9d_safetensors_tensor need = {.name = t->name, .dtype = type, .ndim = ndim};
+    char text[D9D_SAFETENSORS_DESCRIBE];
+
+    memcpy(need.shape, shape, (size_t)ndim * sizeof(*shape));
+    return t->dtype == type && t->ndim == ndim &&
+                   memcmp(t->shape, need.shape, (size_t)ndim * sizeof(*shape)) == 0
+               ? D9D_OK
+               : d9di_dequant_fail(p, place, d9d_safetensors_describe(&need, text));
+}
+
+static d9d_status layout_check(const d9di_dequant_item *p, const layout *l)
+{
+    const int64_t zeros[] = {l->groups, l->R / l->per}, scales[] = {l->groups, l->R};
+    const d9d_dtype type = d9di_dequant_stored(p, SCALES)->dtype;
+
+    if (!d9di_dequant_is_float(type))
+        return d9di_dequant_fail(p, SCALES, "of floating-point numbers");
+    D9D_TRY(part_check(p, SCALES, type, scales, 2));
+    D9D_TRY(part_check(p, ZEROS, D9D_I32, zeros, 2));
+    return d9di_dequant_has(p, GROUPS) ? part_check(p, GROUPS, D9D_I32, &l->C, 1) : D9D_OK;
+}
+
+static d9d_status layout_make(d9di_dequant_item *p, d9d_arena *a, bool by_input)
+{
+    const d9d_safetensors_tensor *v = d9di_dequant_stored(p, VALUES);
+    layout *l = d9d_arena_alloc(a, sizeof(*l));
+
+    if (l == NULL)
+        return d9di_dequant_no_memory(p);
+    *l = (layout){.by_input = by_input, .bits = p->q->bits, .per = INT_BITS / p->q->bits};
+    if (v->dtype != D9D_I32 || v->ndim != 2 || v->shape[0] < 1 || v->shape[1] < 1 ||
+        v->shape[by_input ? 0 : 1] > INT64_MAX / l->per || (by_input && v->shape[1] % l->per != 0))
+        return d9di_dequant_fail(p, SCALES, "of a matrix of I32 whose zeros fill I32");
+    l->C = v->shape[0] * (by_input ? l->per : 1);
+    l->R = v->shape[1] * (by_input ? 1 : l->per);
+    l->group = p->block[1] > 0 ? p->block[1] : l->C;
+    l->groups = (l->C + l->group - 1) / l->group;
+    D9D_TRY(layout_check(p, l));
+    p->state = l;
+    p->decoded.ndim = 2;
+    p->decoded.shape[0] = l->R;
+    p->decoded.shape[1] = l->C;
+    return D9D_OK;
+}
+
+static d9d_status gptq_shape(d9di_dequant_item *p, d9d_arena *a)
+{
+    return layout_make(p, a, true);
+}
+
+static d9d_status awq_shape(d9di_dequant_item *p, d9d_arena *a)
+{
+    return layout_make(p, a, false);
+}
+
+/* --- decoding --------------------------------------------------------------------------------- */
+
+/* The rows [r0, r1) of the matrix, a band, and of them the inputs [c0, c1). */
+struct band {
+    const d9di_dequant_item *p;
+    const layout *l;
+    int64_t r0, r1, c0, c1;
+    int64_t first_int, ints;  /* int32 of a row of zeros, and of AWQ's values, from r0 on */
+    int64_t first_row;        /* stored row of c0 */
+    uint32_t *values, *zeros; /* [stored rows, columns or ints], [G, ints] */
+    float *scales;            /* [G, r1 - r0] */
+    uint16_t *half;           /* the same as they are stored */
+    const int32_t *group;     /* [C]; NULL: by `group` numbers */
+};
+
+static d9d_dtype scales_type(const struct band *b)
+{
+    return d9di_dequant_stored(b->p, SCALES)->dtype;
+}
+
+/* The stored columns of a place; rows [first, first + n) of `width` elements of `size` bytes. */
+static d9di_dequant_columns columns_of(int64_t first, int64_t n, int64_t width, int64_t at,
+                                       int64_t columns, size_t size)
+{
+    return (d9di_dequant_columns){.at = (uint64_t)(first * width + at) * size,
+                                  .n = (uint64_t)columns * size,
+                                  .stride = (uint64_t)width * size,
+                                  .rows = n};
+}
+
+static d9di_dequant_columns values_of(const struct band *b)
+{
+    const layout *l = b->l;
+    const int64_t per = l->by_input ? l->per : 1, last = (b->c1 - 1) / per;
+
+    return l->by_input ? columns_of(b->first_row, last - b->first_row + 1, l->R, b->r0,
+                                    b->r1 - b->r0, sizeof(uint32_t))
+                       : columns_of(b->first_row, last - b->first_row + 1, l->R / l->per,
+                                    b->first_int, b->ints, sizeof(uint32_t));
+}
+
+static d9di_dequant_columns zeros_of(const struct band *b)
+{
+    return columns_of(0, b->l->groups, b->l->R / b->l->per, b->first_int, b->ints,
+                      sizeof(uint32_t));
+}
+
+static d9di_dequant_columns scales_of(const struct band *b)
+{
+    return columns_of(0, b->l->groups, b->l->R, b->r0, b->r1 - b->r0,
+                      d9d_dtype_size(scales_type(b)));
+}
+
+/* Set what is read for the rows [r0, r1). */
+static void band_limit(struct band *b, int64_t r0, int64_t r1)
+{
+    b->r0 = r0;
+    b->r1 = r1;
+    b->first_int = r0 / b->l->per;
+    b->ints = (r1 - 1) / b->l->per + 1 - b->first_int;
+    b->first_row = b->c0 / (b->l->by_input ? b->l->per : 1);
+}
+
+static void scales_widen(struct band *b)
+{
+    const int64_t n = b->l->groups * (b->r1 - b->r0);
+    const d9d_dtype type = scales_type(b);
+
+    for (int64_t i = 0; i < n; i++)
+        b->scales[i] = type == D9D_F32    ? ((const float *)(const void *)b->half)[i]
+                       : type == D9D_BF16 ? d9d_bf16_to_f32(b->half[i])
+                                          : d9d_f16_to_f32(b->half[i]);
+}
+
+static d9d_status band_read(struct band *b)
+{
+    const d9di_dequant_columns values = values_of(b), zeros = zeros_of(b), scales = scales_of(b);
+
+    D9D_TRY(d9di_dequant_read_columns(b->p, VALUES, &values, b->values));
+    D9D_TRY(d9di_dequant_read_columns(b->p, ZEROS, &zeros, b->zeros));
+    D9D_TRY(d9di_dequant_read_columns(b->p, SCALES, &scales, b->half));
+    scales_widen(b);
+    return D9D_OK;
+}
+
+/* Number `r` of the int32 that have those from r0 on. */
+static uint32_t number_at(const struct band *b, const uint32_t *ints, int64_t r)
+{
+    const int64_t i = r - b->first_int * b->l->per;
+    const int k = (int)(i % b->l->per);
+    const int place = b->l->by_input ? k : awq_place[k];
+
+    return ints[i / b->l->per] >> (place * b->l->bits) & ((1u << b->l->bits) - 1);
+}
+
+static uint32_t value_at(const struct band *b, int64_t r, int64_t c)
+{
+    const layout *l = b->l;
+
+    if (!l->by_input)
+        return number_at(b, b->values + (c - b->first_row) * b->ints, r);
+    return b->values[(c / l->per - b->first_row) * (b->r1 - b->r0) + r - b->r0] >>
+               (c % l->per * l->bits) &
+           ((1u << l->bits) - 1);
+}
+
+/* Elements [c0, c1) of row r. */
+static d9d_status row_decode(const struct band *b, int64_t r, unsigned char *dst)
+{
+    const layout *l = b->l;
+    const uint32_t mask = (1u << l->bits) - 1;
+    const d9d_dtype type = scales_type(b);
+
+    for (int64_t c = b->c0; c < b->c1; c++) {
+        const int64_t g = b->group != NULL ? b->group[c] : c / l->group;
+        uint32_t zero;
+        float x;
+
+        if (g < 0 || g >= l->groups)
+            return d9di_dequant_fail(b->p, GROUPS, "of groups that are there");
+        zero = number_at(b, b->zeros + g * b->ints, r) + (b->p->q->zeros_less ? 1 : 0);
+        x = (float)((int32_t)value_at(b, r, c) - (int32_t)(zero & mask));
+        x = d9di_dequant_round(x * b->scales[g * (b->r1 - b->r0) + r - b->r0], type);
+        if (b->p->decoded.dtype == D9D_F32)
+            ((float *)(void *)dst)[c - b->c0] = x;
+        else
+            ((uint16_t *)(void *)dst)[c - b->c0] = d9d_bf16_from_f32(x);
+    }
+    return D9D_OK;
+}
+
+/* Elements [c0, c1) of rows [r0, r1), each whole unless there is one. */
+static d9d_status rows_decode(struct band *b, int64_t r0, int64_t r1, unsigned char *dst)
+{
+    const int64_t bytes = (b->c1 - b->c0) * (int64_t)d9d_dtype_size(b->p->decoded.dtype);
+
+    for (int64_t at = r0, end; at < r1; at = end) {
+        end = (at / BAND + 1) * BAND < r1 ? (at / BAND + 1) * BAND : r1;
+        band_limit(b, at, end);
+        D9D_TRY(band_read(b));
+        for (int64_t r = at; r < end; r++)
+            D9D_TRY(row_decode(b, r, dst + (r - r0) * bytes));
+    }
+    return D9D_OK;
+}
+
+static uint64_t largest(uint64_t a, uint64_t b)
+{
+    return a > b ? a : b;
+}
+
+/* Memory of the largest band that the inputs [0, C) need; *memory is the caller's to free. */
+static d9d_status band_alloc(struct band *b, void **memory)
+{
+    const layout *l = b->l;
+    d9di_dequant_columns values, zeros, scales;
+    uint64_t ints, halves, groups = (uint64_t)l->C * sizeof(int32_t);
+    unsigned char *m;
+
+    b->c0 = 0;
+    b->c1 = l->C;
+    band_limit(b, 0, l->R < BAND ? l->R : BAND);
+    values = values_of(b);
+    zeros = zeros_of(b);
+    scales = scales_of(b);
+    ints = (largest(d9di_dequant_columns_bytes(&values), 1) + 7) / 8 * 8;
+    halves = (d9di_dequant_columns_bytes(&scales) + 7) / 8 * 8;
+    m = *memory = malloc(ints + (d9di_dequant_columns_bytes(&zeros) + 7) / 8 * 8 + halves +
+                         (uint64_t)(l->groups * BAND) * sizeof(float) + groups);
+    if (m == NULL)
+        return d9di_dequant_no_memory(b->p);
+    b->values = (uint32_t *)(void *)m;
+    m += ints;
+    b->zeros = (uint32_t *)(void *)m;
+    m += (d9di_dequant_columns_bytes(&zeros) + 7) / 8 * 8;
+    b->half = (uint16_t *)(void *)m;
+    m += halves;
+    b->scales = (float *)(void *)m;
+    if (!d9di_dequant_has(b->p, GROUPS))
+        return D9D_OK;
+    m += (uint64_t)(l->groups * BAND) * sizeof(float);
+    b->group = (const int32_t *)(void *)m;
+    return d9di_dequant_read(b->p, GROUPS, 0, m, groups);
+}
+
+/* A part of a row, then whole rows, then a part of one. */
+static d9d_status parts_decode(struct band *b, uint64_t first, uint64_t n, unsigned char *dst)
+{
+    const uint64_t C = (uint64_t)b->l->C, width = d9d_dtype_size(b->p->decoded.dtype);
+
+    while (n > 0) {
+        const uint64_t row = first / C, at = first % C;
+        const bool whole = at == 0 && n >= C;
+        const uint64_t k = whole ? n / C * C : n < C - at ? n : C - at;
+
+        b->c0 = (int64_t)at;
+        b->c1 = whole ? (int64_t)C : (int64_t)(at + k);
+        D9D_TRY(rows_decode(b, (int64_t)row, (int64_t)(whole ? row + k / C : row + 1), dst));
+        first += k;
+        n -= k;
+        dst += k * width;
+    }
+    return D9D_OK;
+}
+
+static d9d_status read(const d9di_dequant_item *p, uint64_t first, uint64_t n, void *dst)
+{
+    struct band b = {.p = p, .l = p->state};
+    void *memory = NULL;
+    d9d_status st = band_alloc(&b, &memory);
+
+    if (st == D9D_OK)
+        st = parts_decode(&b, first, n, dst);
+    free(memory);
+    return st;
+}
+
+/* Columns are everywhere. */
+static void span(const d9di_dequant_item *p, uint64_t first, uint64_t n, uint64_t *at,
+                 uint64_t *bytes)
+{
+    (void)first, (void)n;
+    *at = 0;
+    *bytes = d9di_dequant_stored(p, VALUES)->bytes;
+}
+
+static bool is_values(d9d_dtype type)
+{
+    (void)type;
+    return true; /* nothing else is called so */
+}
+
+static const char *const gptq_members[] = {
+    "quant_method", "bits", "group_size", "checkpoint_format", "format", "pack_dtype",
+    "is_marlin_format", "dynamic",
+    /* how the weights were quantised, and how they are to be
+       run */
+    "act_group_aware", "backend", "batch_size", "block_name_to_quantize", "cache_block_outputs",
+    "damp_percent", "dataset", "desc_act", "exllama_config", "lm_head", "max_input_length", "meta",
+    "model_file_base_name", "model_name_or_path", "model_seqlen",
+    "module_name_preceding_first_block", "modules_in_block_to_quantize", "pad_token_id",
+    "static_groups", "sym", "tokenizer", "true_sequential", "use_cuda_fp16", "use_exllama", NULL};
+const d9di_dequant_method d9di_dequant_gptq = {
+    .name = "gptq",
+    .suffix =
+        {[VALUES] = ".qweight", [SCALES] = ".scales", [ZEROS] = ".qzeros", [GROUPS] = ".g_idx"},
+    .optional = 1u << GROUPS,
+    .decoded = ".weight",
+    .members = gptq_members,
+    .is_values = is_values,
+    .configure = gptq_configure,
+    .shape = gptq_shape,
+    .read = read,
+    .span = span};
+
+static const char *const awq_members[] = {"quant_method",
+                                          "bits",
+                                          "group_size",
+                                          "version",
+                                          "format",
+                                          "zero_point",
+                                          "backend",
+                                          "do_fuse",
+                                          "exllama_config",
+                                          "fuse_max_seq_len",
+                                          "modules_to_fuse",
+                                          "modules_to_not_convert",
+                                          NULL};
+const d9di_dequant_method d9di_dequant_awq = {
+    .name = "awq",
+    .suffix = {[VALUES] = ".qweight", [SCALES] = ".scales", [ZEROS] = ".qzeros"},
+    .decoded = ".weight",
+    .members = awq_members,
+    .is_values = is_values,
+    .configure = awq_configure,
+    .shape = awq_shape,
+    .read = read,
+    .span = span};

@@ -1,0 +1,20 @@
+/* dequant_compressed.h - quantization_config of compressed-tensors, whose formats are two methods:
+ * integers of four bits in int32 (dequant_packed.c), and bytes (dequant_compressed.c).
+ */
+#ifndef D9DI_CKPT_QUANT_DEQUANT_COMPRESSED_H
+#define D9DI_CKPT_QUANT_DEQUANT_COMPRESSED_H
+
+#include "ckpt/quant/dequant_method.h"
+
+#define D9DI_DEQUANT_COMPRESSED "compressed-tensors"
+
+extern const char *const d9di_dequant_compressed_members[];
+
+/* Is the format one that this method decodes? */
+bool d9di_dequant_compressed_is(const json_t *o, d9d_quantization_method method);
+
+/* Set q->block.  ENOTSUP: what is not decoded.  ECONFIG: there are no groups. */
+d9d_status d9di_dequant_compressed_configure(const json_t *o, const char *where,
+                                             d9d_quantization *q);
+
+#endif /* D9DI_CKPT_QUANT_DEQUANT_COMPRESSED_H */
