@@ -8,7 +8,6 @@
 #include "d9d/base/plugin_call.h"
 #include "d9d/comm/exchange.h"
 #include "infer/npy_writer.h"
-#include "tasks/absent_values.h"
 
 /* Precedes a row's line, or columns of its record. */
 typedef struct message_head {
@@ -207,7 +206,7 @@ static d9d_status find_targets(d9di_infer_rows *r, const d9d_infer_task_row *x,
         return class >= 0 ? D9D_VEC_PUSH(&r->prediction, (double)class) : D9D_OK;
     }
     values += x->seq * h->columns;
-    for (int64_t i = 0; i < h->columns && d9di_absent_values_are_there(values, h->columns); i++)
+    for (int64_t i = 0; i < h->columns && d9d_field_row_is_present(values, h->columns); i++)
         D9D_TRY(D9D_VEC_PUSH(&r->prediction, (double)values[i]));
     return D9D_OK;
 }

@@ -6,14 +6,6 @@
 #include "d9d/op/math.h"
 #include "d9d/op/op.h"
 
-bool d9di_absent_values_are_there(const float *row, int64_t n)
-{
-    for (int64_t i = 0; i < n; i++)
-        if (isnan(row[i]))
-            return false;
-    return true;
-}
-
 d9d_status d9di_absent_values_mask(d9d_tape *t, int64_t columns, d9d_var **values, d9d_var **mask)
 {
     d9d_var *have, *zero;

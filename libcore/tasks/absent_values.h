@@ -8,10 +8,8 @@
 
 #include "d9d/tape/tape.h"
 
-/* True if none of a row's n values is NaN. */
-bool d9di_absent_values_are_there(const float *row, int64_t n);
-/* The same on the device: rows of `values` [R, columns] with a NaN leave the mask [R, 1], and zeros
- * replace NaNs, since a NaN times 0 would be one. */
+/* Rows of `values` [R, columns] that d9d_field_row_is_present() refuses leave the mask [R, 1], and
+ * zeros replace NaNs, since a NaN times 0 would be one. */
 d9d_status d9di_absent_values_mask(d9d_tape *t, int64_t columns, d9d_var **values, d9d_var **mask);
 
 #endif /* D9DI_TASKS_ABSENT_VALUES_H */

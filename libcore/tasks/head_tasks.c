@@ -163,7 +163,7 @@ static int64_t classes_targets(void *self, const d9d_batch *b)
         return d9d_batch_count_classes(b);
     row = d9d_batch_find_field(b, h->soft.name)->data;
     for (; d9d_batch_next_document(b, &d); row += h->size)
-        n += d.end > d.first && d9di_absent_values_are_there(row, h->size);
+        n += d.end > d.first && d9d_field_row_is_present(row, h->size);
     return n;
 }
 

@@ -9,7 +9,6 @@
 
 #include "d9d/base/json.h"
 #include "d9d/metric/metric.h"
-#include "tasks/absent_values.h"
 #include "tasks/heads_forward.h"
 #include "tasks/tasks.h"
 
@@ -235,8 +234,8 @@ static bool is_target(const row_walk *w, int64_t row)
 {
     return (w->classes == NULL || w->classes[row] >= 0) &&
            (w->values == NULL ||
-            d9di_absent_values_are_there(w->values + row * w->columns, w->columns)) &&
-           (w->weights == NULL || d9di_absent_values_are_there(w->weights + row, 1));
+            d9d_field_row_is_present(w->values + row * w->columns, w->columns)) &&
+           (w->weights == NULL || d9d_field_row_is_present(w->weights + row, 1));
 }
 
 static void count_row(row_walk *w, int64_t row, int64_t seq, bool present)

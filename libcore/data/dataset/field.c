@@ -196,6 +196,14 @@ int64_t d9di_field_find_nonfinite(const d9d_field *f, const void *data, int64_t 
     return -1;
 }
 
+bool d9d_field_row_is_present(const float *row, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++)
+        if (isnan(row[i]))
+            return false;
+    return true;
+}
+
 /* --- ranges ----------------------------------------------------------------------------------- */
 
 static void range_add(d9d_field_range *r, int64_t v)

@@ -1,7 +1,6 @@
 /* batch_fields.c - see data/loader/batch_fields.h. */
 #include "data/loader/batch_fields.h"
 
-#include <math.h>
 #include <string.h>
 
 #include "d9d/base/num_format.h"
@@ -404,11 +403,7 @@ static int64_t drop_labels(const d9d_batch_field *x, int64_t positions, float *v
     int64_t dropped = 0;
 
     for (int64_t i = 0; i < positions; i++, v += n) {
-        bool absent = false;
-
-        for (int64_t k = 0; k < n; k++)
-            absent = absent || isnan(v[k]);
-        if (!absent)
+        if (d9d_field_row_is_present(v, n))
             continue;
         memset(v, 0, (size_t)n * sizeof(*v));
         dropped += labels[i] != D9D_FIELD_IGNORED;

@@ -2,6 +2,7 @@
  * ranks, and the same for any order of reading. */
 #include "support/unit.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -390,6 +391,18 @@ static void test_limits(void **state)
     d9d_dataset_close(ds);
 }
 
+static void test_rows_that_are_absent(void **state)
+{
+    const float rows[] = {0, INFINITY, NAN, 1, -INFINITY, NAN};
+
+    (void)state;
+    assert_true(d9d_field_row_is_present(rows, 0));
+    assert_true(d9d_field_row_is_present(rows, 2));
+    assert_false(d9d_field_row_is_present(rows, 3));
+    assert_true(d9d_field_row_is_present(rows + 3, 2));
+    assert_false(d9d_field_row_is_present(rows + 3, 3));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -398,6 +411,7 @@ int main(void)
         unit_test_in_dir(test_skipped_and_whole),
         unit_test_in_dir(test_slices),
         unit_test_in_dir(test_refused),
+        unit_test_in_dir(test_rows_that_are_absent),
         unit_test_in_dir(test_limits),
         unit_test_in_dir(test_idle),
         unit_test_in_dir(test_plan),

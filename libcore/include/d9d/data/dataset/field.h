@@ -84,6 +84,10 @@ D9D_API const d9d_field *d9d_field_find(d9d_field_list list, const char *name);
 /* Checks names, types, shapes and padding of a declaration, which `where` names.  ECONFIG. */
 D9D_API D9D_MUST_USE d9d_status d9d_field_list_check(d9d_field_list list, const char *where);
 
+/* True if none of the n numbers of a row of F32 is NaN, which stands for null: a text without all
+ * its values counts for nothing. */
+D9D_API bool d9d_field_row_is_present(const float *row, int64_t n);
+
 /* The values of a document in fields-NNNNN.bin. */
 typedef struct d9d_field_values {
     const void *data[D9D_FIELDS_MAX]; /* rows of each field */
