@@ -162,11 +162,16 @@ static d9d_status parse_string(struct scan *p, d9d_buf *out)
 
 /* --- values -------------------------------------------------------------------------------- */
 
+static bool is_digit(int c)
+{
+    return c >= '0' && c <= '9';
+}
+
 static bool skip_digits(struct scan *p)
 {
     const size_t from = p->at;
 
-    while (peek_char(p) >= '0' && peek_char(p) <= '9')
+    while (is_digit(peek_char(p)))
         p->at++;
     return p->at > from;
 }
@@ -454,24 +459,53 @@ struct want_tokens {
     bool has_ids, has_labels;
 };
 
+/* Reads the digits of a JSON integer, of which there is one if the first is 0.  False: this is
+ * something else, or too large. */
+static bool scan_integer(struct scan *p, int64_t *out)
+{
+    const bool minus = accept_char(p, '-'), zero = accept_char(p, '0');
+    const size_t at = p->at;
+    int64_t v = 0;
+
+    while (!zero && is_digit(peek_char(p)) && v <= INT32_MAX)
+        v = v * 10 + (p->s[p->at++] - '0');
+    *out = minus ? -v : v;
+    return (zero || (p->at > at && !is_digit(peek_char(p)))) && peek_char(p) != '.' &&
+           (peek_char(p) | 32) != 'e';
+}
+
+static d9d_status fail_integer(struct scan *p, size_t at, int64_t min, int64_t max,
+                               const char *what)
+{
+    p->at = at;
+    return fail_value(p, "%s must be an integer from %lld to %lld", what, (long long)min,
+                      (long long)max);
+}
+
+/* What is no JSON at all says so itself. */
 static d9d_status parse_bounded_int(struct scan *p, int64_t min, int64_t max, const char *what,
                                     int64_t *out)
 {
     const size_t at = p->at;
-    const bool minus = accept_char(p, '-');
-    int64_t v = 0;
 
-    while (peek_char(p) >= '0' && peek_char(p) <= '9' && v <= INT32_MAX)
-        v = v * 10 + (p->s[p->at++] - '0');
-    v = minus ? -v : v;
-    if (p->at == at + minus || v < min || v > max || peek_char(p) == '.' ||
-        (peek_char(p) | 32) == 'e' || (peek_char(p) >= '0' && peek_char(p) <= '9')) {
-        p->at = at;
-        return fail_value(p, "%s must be an integer from %lld to %lld", what, (long long)min,
-                          (long long)max);
-    }
-    *out = v;
-    return D9D_OK;
+    if (scan_integer(p, out) && *out >= min && *out <= max)
+        return D9D_OK;
+    p->at = at;
+    D9D_TRY(skip_value(p));
+    return fail_integer(p, at, min, max, what);
+}
+
+/* The same in a string, behind its first quote, where zeros may stand in front. */
+static d9d_status parse_quoted_int(struct scan *p, int64_t min, int64_t max, const char *what,
+                                   int64_t *out)
+{
+    const size_t at = p->at;
+
+    while (peek_char(p) == '0' && p->at + 1 < p->n && is_digit(p->s[p->at + 1]))
+        p->at++;
+    return scan_integer(p, out) && *out >= min && *out <= max && accept_char(p, '"')
+               ? D9D_OK
+               : fail_integer(p, at, min, max, what);
 }
 
 struct want_label {
@@ -484,7 +518,7 @@ static bool is_name(const struct scan *p)
 {
     const char next = (char)(p->at + 1 < p->n ? p->s[p->at + 1] : 0);
 
-    return peek_char(p) == '"' && next != '-' && !(next >= '0' && next <= '9');
+    return peek_char(p) == '"' && next != '-' && !is_digit(next);
 }
 
 static d9d_status label_member(struct scan *p, void *arg, const char *key, size_t len)
@@ -499,10 +533,8 @@ static d9d_status label_member(struct scan *p, void *arg, const char *key, size_
     if (is_name(p))
         return fail_value(
             p, "%s must be an integer from 0, and this one is a name: number the names", what);
-    if (!accept_char(p, '"'))
-        return parse_bounded_int(p, 0, w->max_value, what, &w->number);
-    D9D_TRY(parse_bounded_int(p, 0, w->max_value, what, &w->number));
-    return accept_char(p, '"') ? D9D_OK : fail_value(p, "%s must be an integer", what);
+    return accept_char(p, '"') ? parse_quoted_int(p, 0, w->max_value, what, &w->number)
+                               : parse_bounded_int(p, 0, w->max_value, what, &w->number);
 }
 
 d9d_status d9di_jsonl_get_label(const char *line, size_t n, const char *key, uint32_t vocab,
@@ -628,7 +660,7 @@ static d9d_status read_number(struct scan *p, struct want_arrays *w)
         p->at = from;
         return fail_value(p, "\"%.60s\" has null, which stands for NaN: it allows none", a->key);
     }
-    if (peek_char(p) != '-' && (peek_char(p) < '0' || peek_char(p) > '9'))
+    if (peek_char(p) != '-' && !is_digit(peek_char(p)))
         return fail_value(p, "\"%.60s\" has something here that is no number", a->key);
     D9D_TRY(skip_number(p));
     D9D_TRY(convert_number(p, a, from, &v));

@@ -146,11 +146,164 @@ static void test_chats(void **state)
     }
 }
 
+/* Numbers that RFC 8259 has, and others: what is no JSON is told so wherever a number is read. */
+static const struct number {
+    const char *text;
+    bool json, integer;
+} numbers[] = {
+    {"0", true, true},          {"7", true, true},           {"-0", true, true},
+    {"10", true, true},         {"1.0", true, false},        {"0.5", true, false},
+    {"1e1", true, false},       {"0E0", true, false},        {"1e+1", true, false},
+    {"1.5e-1", true, false},    {"01", false, false},        {"00", false, false},
+    {"-01", false, false},      {"01.5", false, false},      {"+1", false, false},
+    {".5", false, false},       {"-.5", false, false},       {"1.", false, false},
+    {"1.e1", false, false},     {"-", false, false},         {"--1", false, false},
+    {"1e", false, false},       {"1e+", false, false},       {"1E-", false, false},
+    {"0x10", false, false},     {"1_0", false, false},       {"NaN", false, false},
+    {"Infinity", false, false}, {"-Infinity", false, false}, {"1f", false, false},
+    {"true", true, false},      {"null", true, false},       {"[1]", true, false},
+};
+
+static d9d_status read_ids(const char *line, d9di_jsonl_error *error)
+{
+    d9di_token_labels labels = {0};
+    d9d_token_ids ids = {0};
+    bool has;
+    const d9d_status st =
+        d9di_jsonl_get_tokens(line, strlen(line), 100, &ids, &labels, &has, error);
+
+    D9D_VEC_RELEASE(&ids);
+    D9D_VEC_RELEASE(&labels);
+    return st;
+}
+
+static d9d_status read_class(const char *line, d9di_jsonl_error *error)
+{
+    int32_t class;
+
+    return d9di_jsonl_get_label(line, strlen(line), "class", 100, &class, error);
+}
+
+static d9d_status read_other(const char *line, d9di_jsonl_error *error)
+{
+    d9d_buf text = {0};
+    const d9d_status st = d9di_jsonl_get_text(line, strlen(line), "text", &text, error);
+
+    d9d_buf_release(&text);
+    return st;
+}
+
+static d9d_status put_nothing(void *arg, size_t array, const d9di_jsonl_number *v)
+{
+    (void)arg, (void)array, (void)v;
+    return D9D_OK;
+}
+
+static d9d_status read_array(const char *line, d9di_jsonl_error *error, bool whole)
+{
+    const int64_t shape[] = {2};
+    d9di_jsonl_array a = {
+        .key = "x", .rank = 1, .shape = shape, .whole = whole, .min = -100, .max = 100};
+
+    return d9di_jsonl_get_arrays(line, strlen(line), &a, 1, put_nothing, NULL, error);
+}
+
+static d9d_status read_reals(const char *line, d9di_jsonl_error *error)
+{
+    return read_array(line, error, false);
+}
+
+static d9d_status read_whole(const char *line, d9di_jsonl_error *error)
+{
+    return read_array(line, error, true);
+}
+
+struct place {
+    const char *before, *after;
+    d9d_status (*read)(const char *line, d9di_jsonl_error *error);
+    bool (*takes)(const struct number *x);
+    bool named; /* what does not begin as a number is a value that the member's name goes with */
+};
+
+static bool takes_integers(const struct number *x)
+{
+    return x->integer;
+}
+
+static bool takes_numbers(const struct number *x)
+{
+    return x->json && strchr("tn[", x->text[0]) == NULL;
+}
+
+static bool takes_all(const struct number *x)
+{
+    return x->json;
+}
+
+static const struct place places[] = {
+    {"{\"input_ids\": [", ", 2]}", read_ids, takes_integers, false},
+    {"{\"input_ids\": [1, 2], \"labels\": [2, ", "]}", read_ids, takes_integers, false},
+    {"{\"class\": ", "}", read_class, takes_integers, false},
+    {"{\"x\": [1, ", "]}", read_reals, takes_numbers, true},
+    {"{\"x\": [", ", 1]}", read_whole, takes_integers, true},
+    {"{\"text\": \"\", \"x\": ", "}", read_other, takes_all, false},
+};
+
+static bool is_value(const struct place *at, const struct number *x)
+{
+    return x->json || (at->named && strchr("-0123456789", x->text[0]) == NULL);
+}
+
+static void check_number(const struct place *at, const struct number *x)
+{
+    d9di_jsonl_error error = {.reason = D9D_SHARD_BAD_REASONS};
+    char line[128];
+
+    (void)snprintf(line, sizeof(line), "%s%s%s", at->before, x->text, at->after);
+    assert_int_equal(at->read(line, &error), at->takes(x) ? D9D_OK : D9D_EFORMAT);
+    if (!at->takes(x))
+        assert_int_equal(error.reason, is_value(at, x) ? D9D_SHARD_BAD_VALUE : D9D_SHARD_BAD_JSON);
+}
+
+static void test_numbers(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < sizeof(places) / sizeof(places[0]); i++)
+        for (size_t k = 0; k < sizeof(numbers) / sizeof(numbers[0]); k++)
+            check_number(&places[i], &numbers[k]);
+}
+
+/* A class in a string, as tables have it, is no JSON number: zeros may stand in front. */
+static void test_quoted_classes(void **state)
+{
+    static const struct {
+        const char *text;
+        int32_t class; /* -1: refused */
+    } all[] = {{"0", 0},  {"007", 7}, {"00", 0},  {"99", 99},  {"100", -1}, {"", -1},
+               {"-", -1}, {"1.", -1}, {"1x", -1}, {"0x1", -1}, {"+1", -1},  {"-1", -1}};
+    char line[64];
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++) {
+        d9di_jsonl_error error;
+        int32_t class = -1;
+
+        (void)snprintf(line, sizeof(line), "{\"class\": \"%s\"}", all[i].text);
+        assert_int_equal(d9di_jsonl_get_label(line, strlen(line), "class", 100, &class, &error),
+                         all[i].class < 0 ? D9D_EFORMAT : D9D_OK);
+        assert_int_equal(class, all[i].class);
+        if (all[i].class < 0)
+            assert_int_equal(error.reason, D9D_SHARD_BAD_VALUE);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_places), cmocka_unit_test(test_control),
-        cmocka_unit_test(test_random), cmocka_unit_test(test_twice), cmocka_unit_test(test_chats)};
+        cmocka_unit_test(test_places),        cmocka_unit_test(test_control),
+        cmocka_unit_test(test_random),        cmocka_unit_test(test_twice),
+        cmocka_unit_test(test_chats),         cmocka_unit_test(test_numbers),
+        cmocka_unit_test(test_quoted_classes)};
 
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
