@@ -112,7 +112,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
                 abort();
     }
     read_answers(line, size);
-    if (d9di_jsonl_get_chat(line, size, &chat, &error) == D9D_OK) {
+    if (d9di_jsonl_get_chat(line, size, NULL, &chat, &error) == D9D_OK) {
         const json_t *messages = json_object_get(chat, "messages");
 
         if (!json_is_array(messages) || json_object_get(chat, "system") != NULL)

@@ -39,7 +39,7 @@ static json_t *render_line(const d9di_chat *c, const json_t *line)
     d9di_chat_rendering r = {.text = {0}};
     d9di_jsonl_error error = {.message = ""};
     json_t *chat = NULL, *out = json_object();
-    d9d_status st = d9di_jsonl_get_chat(chat_text, strlen(chat_text), &chat, &error);
+    d9d_status st = d9di_jsonl_get_chat(chat_text, strlen(chat_text), NULL, &chat, &error);
     size_t n;
 
     if (st != D9D_OK) {

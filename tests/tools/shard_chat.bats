@@ -191,3 +191,17 @@ positions() {
         --set task.prompts=p.jsonl --set task.max_new_tokens=4 "$example/generate/infer.json"
     [ "$(wc -l <answers.jsonl)" = 1 ]
 }
+
+@test "a text beside a question that nothing reads is refused, one that the template reads is not" {
+    printf '{"question": "q", "answer": "int a;", "id": "7", "context": "%s"}\n' '' 'int c;' >c.jsonl
+    run -1 d9d-shard "${chats[@]}" -o data c.jsonl
+    assert_output --partial 'c.jsonl: line 2, byte '
+    assert_output --partial '"context" stands beside "question" and "answer", and nothing reads it: make it part of "question", or remove it'
+    [ ! -e data ]
+    run -0 d9d-shard "${chats[@]}" --on-error skip -o some c.jsonl
+    assert_output --partial '1 of 2 records skipped: 1 bad_value'
+    { printf '{{ context }}' && cat "$template"; } >reads.jinja
+    d9d-shard -q -t "$tok" --format chat --template reads.jinja -o data c.jsonl
+    run -0 d9d-shard inspect data --sample 1 --text
+    assert_output --partial 'int c;'
+}

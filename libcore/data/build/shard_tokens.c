@@ -120,10 +120,11 @@ static d9d_status tokenize_chat(const d9di_shard_tokenizer *t, d9di_shard_worker
                                 size_t n, d9di_jsonl_error *error)
 {
     const bool by_turns = d9di_shard_resolve_overflow(t->opts) == D9D_SHARD_OVERFLOW_TRUNCATE;
+    const d9di_chat_reader reader = d9di_chat_get_reader(t->chat);
     json_t *chat;
     d9d_status st;
 
-    D9D_TRY(d9di_jsonl_get_chat(raw, n, &chat, error));
+    D9D_TRY(d9di_jsonl_get_chat(raw, n, &reader, &chat, error));
     doc->has_labels = true;
     error->reason = D9D_SHARD_BAD_CHAT;
     st =

@@ -42,6 +42,18 @@ const d9di_chat_template *d9di_chat_get_template(const d9di_chat *c)
     return c->template;
 }
 
+static bool template_reads(const void *arg, const char *name)
+{
+    const d9di_chat *c = arg;
+
+    return d9di_chat_template_mentions(c->template, name);
+}
+
+d9di_chat_reader d9di_chat_get_reader(const d9di_chat *c)
+{
+    return (d9di_chat_reader){.reads = template_reads, .arg = c};
+}
+
 const char *d9di_chat_masks(const d9di_chat *c)
 {
     return d9d_jinja_marks_generation(c->template->template) ? "generation" : "differences";

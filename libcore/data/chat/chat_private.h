@@ -11,6 +11,8 @@ typedef struct d9di_chat d9di_chat;
 d9d_status d9di_chat_load(const d9d_chat_opts *opts, const d9d_tokenizer *tok, d9di_chat **out);
 void d9di_chat_free(d9di_chat *c);
 const d9di_chat_template *d9di_chat_get_template(const d9di_chat *c);
+/* Reads the members of a line that the template mentions. */
+d9di_chat_reader d9di_chat_get_reader(const d9di_chat *c);
 /* How it is known what is trained: "generation" blocks or "differences". */
 const char *d9di_chat_masks(const d9di_chat *c);
 /* ECONFIG if it is not known what is trained of a chat, or nothing of an answer is. */

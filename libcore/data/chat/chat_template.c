@@ -201,7 +201,7 @@ static d9d_status load_tokens(d9di_chat_template *t, const char *path)
     return st;
 }
 
-static bool mentions(const d9di_chat_template *t, const char *name)
+bool d9di_chat_template_mentions(const d9di_chat_template *t, const char *name)
 {
     return d9d_jinja_mentions(t->template, name) ||
            (t->tool_use != NULL && d9d_jinja_mentions(t->tool_use, name));
@@ -216,7 +216,7 @@ static d9d_status add_kwargs(d9di_chat_template *t, const json_t *kwargs)
         return D9D_FAIL(D9D_ECONFIG, "the variables of a chat template must be a JSON object");
     json_object_foreach((json_t *)(uintptr_t)kwargs, key, v)
     {
-        if (!mentions(t, key))
+        if (!d9di_chat_template_mentions(t, key))
             return D9D_FAIL(D9D_ECONFIG, "%s: does not use \"%s\", so that it changes nothing",
                             t->where, key);
         if (json_object_set_new(t->variables, key, json_deep_copy(v)) != 0)

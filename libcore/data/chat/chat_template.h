@@ -25,5 +25,6 @@ typedef struct d9di_chat_template {
 /* ECONFIG: there is no template, or it does not use a variable that is given. */
 d9d_status d9di_chat_template_load(const d9d_chat_opts *opts, d9di_chat_template **out);
 void d9di_chat_template_free(d9di_chat_template *t);
+bool d9di_chat_template_mentions(const d9di_chat_template *t, const char *name);
 
 #endif

@@ -59,7 +59,7 @@ static d9d_status encode_chat_line(reader *r, const char *line, size_t n)
     D9D_TRY(fail_no_tokenizer(r, "a chat"));
     if (r->chat == NULL)
         D9D_TRY(d9di_chat_load(&r->opts->chat, r->opts->tokenizer, &r->chat));
-    D9D_TRY(d9di_jsonl_get_chat(line, n, &chat, &r->error));
+    D9D_TRY(d9di_jsonl_get_chat(line, n, NULL, &chat, &r->error));
     st = d9di_chat_encode_prompt(r->chat, r->scratch, chat, &r->rendering, &r->ids);
     json_decref(chat);
     return st;

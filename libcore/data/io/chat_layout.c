@@ -9,6 +9,7 @@
 /* A conversion under way. */
 typedef struct conversion {
     json_t *chat, *messages; /* messages: borrowed, part of the chat */
+    const d9di_chat_reader *reader;
     char *why;
     size_t size;
 } conversion;
@@ -135,6 +136,33 @@ static const struct pair {
     {"question", NULL, "answer"},
 };
 
+/* What an answer may depend on, by the names that datasets have for it. */
+static const char *const question_texts[] = {"context", "contexts",  "input",
+                                             "passage", "document",  "documents",
+                                             "article", "paragraph", "system_prompt"};
+
+static bool is_empty(const json_t *v)
+{
+    return json_string_length(v) == 0 && json_array_size(v) == 0 && json_object_size(v) == 0;
+}
+
+/* `used` is the one that is part of the question, or NULL. */
+static d9d_status check_texts(conversion *c, const struct pair *p, const char *used)
+{
+    for (size_t i = 0; i < sizeof(question_texts) / sizeof(question_texts[0]); i++) {
+        const char *name = question_texts[i];
+
+        if (is_empty(json_object_get(c->chat, name)) || (used != NULL && strcmp(name, used) == 0) ||
+            (c->reader != NULL && c->reader->reads(c->reader->arg, name)))
+            continue;
+        return REFUSE(c,
+                      "\"%s\" stands beside \"%s\" and \"%s\", and nothing reads it: make it part "
+                      "of \"%s\", or remove it",
+                      name, p->question, p->answer, p->question);
+    }
+    return D9D_OK;
+}
+
 static const struct pair *pair_of(const json_t *chat)
 {
     for (size_t i = 0; i < sizeof(pairs) / sizeof(pairs[0]); i++)
@@ -204,6 +232,7 @@ static d9d_status convert_pair(conversion *c)
     json_t *answer = json_object_get(c->chat, p->answer);
     json_t *input = p->input ? json_object_get(c->chat, p->input) : NULL;
 
+    D9D_TRY(check_texts(c, p, json_is_array(question) ? NULL : p->input));
     if (json_is_array(question) && json_is_array(answer)) {
         D9D_TRY(add_messages(c, p->question, question, false));
         return add_messages(c, p->answer, answer, true);
@@ -245,9 +274,10 @@ static d9d_status convert(const struct layout *l, conversion *c)
     return d9di_chat_layout_system(c->chat);
 }
 
-bool d9di_chat_layout_convert(json_t *chat, char *why, size_t size, d9d_status *st)
+bool d9di_chat_layout_convert(json_t *chat, const d9di_chat_reader *reader, char *why, size_t size,
+                              d9d_status *st)
 {
-    conversion c = {.chat = chat, .why = why, .size = size};
+    conversion c = {.chat = chat, .reader = reader, .why = why, .size = size};
 
     for (size_t i = 0; i < sizeof(layouts) / sizeof(layouts[0]); i++)
         if (layouts[i].is(chat)) {

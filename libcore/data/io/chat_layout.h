@@ -9,7 +9,9 @@
  *                     and completion lists of messages
  *
  * An input or context follows its instruction after a line end, as LLaMA-Factory joins them.  Every
- * answer is trained; of a list of messages as prompt, nothing is, as in TRL.
+ * answer is trained; of a list of messages as prompt, nothing is, as in TRL.  A text such as a
+ * context beside a question that has no place for it is refused, since the answer would be learned
+ * without it.
  */
 #ifndef D9DI_DATA_IO_CHAT_LAYOUT_H
 #define D9DI_DATA_IO_CHAT_LAYOUT_H
@@ -17,6 +19,12 @@
 #include <stdbool.h>
 
 #include "d9d/base/json.h"
+
+/* Which members of a chat's line its template reads; NULL: none that is asked for here. */
+typedef struct d9di_chat_reader {
+    bool (*reads)(const void *arg, const char *name);
+    const void *arg;
+} d9di_chat_reader;
 
 /* Makes the text at "system", if there is one, the first of the chat's "messages". */
 d9d_status d9di_chat_layout_system(json_t *chat);
@@ -26,8 +34,10 @@ d9d_status d9di_chat_layout_system(json_t *chat);
 d9d_status d9di_chat_layout_tools(json_t *chat, char *why, size_t size);
 
 /* Gives a chat without "messages" those of its layout.  False: it has no layout that is known.
- * Else *st says how it went; EFORMAT: why[0, size) says what its layout lacks, and no message is
- * recorded. */
-bool d9di_chat_layout_convert(json_t *chat, char *why, size_t size, d9d_status *st);
+ * Else *st says how it went; EFORMAT: why[0, size) says what its layout lacks, or which text beside
+ * a question and its answer has no place in it and is not read either, and no message is recorded.
+ */
+bool d9di_chat_layout_convert(json_t *chat, const d9di_chat_reader *reader, char *why, size_t size,
+                              d9d_status *st);
 
 #endif

@@ -10,7 +10,6 @@
 #include <string.h>
 
 #include "d9d/base/num_format.h"
-#include "data/io/chat_layout.h"
 #include "data/tokenizer/utf8.h"
 
 enum { MAX_DEPTH = 512 };
@@ -815,7 +814,8 @@ static d9d_status parse_chat(struct scan *p, json_t **chat)
     return fail_json(p, "%.300s", why.text);
 }
 
-d9d_status d9di_jsonl_get_chat(const char *line, size_t n, json_t **out, d9di_jsonl_error *error)
+d9d_status d9di_jsonl_get_chat(const char *line, size_t n, const d9di_chat_reader *reader,
+                               json_t **out, d9di_jsonl_error *error)
 {
     struct scan p = {line, n, 0, error};
     bool has_messages = false;
@@ -831,7 +831,7 @@ d9d_status d9di_jsonl_get_chat(const char *line, size_t n, json_t **out, d9di_js
         st = st == D9D_EFORMAT ? fail_value(&p, "%s", why) : st;
     else if (has_messages)
         st = d9di_chat_layout_system(chat);
-    else if (!d9di_chat_layout_convert(chat, why, sizeof(why), &st))
+    else if (!d9di_chat_layout_convert(chat, reader, why, sizeof(why), &st))
         st = fail_missing_key(&p, "messages", NULL);
     else if (st == D9D_EFORMAT)
         st = fail_value(&p, "%s", why);

@@ -12,6 +12,7 @@
 #include "d9d/base/mem.h"
 #include "d9d/data/io/bad_record.h"
 #include "d9d/data/tokenizer/tokenizer.h"
+#include "data/io/chat_layout.h"
 
 /* Describes an error; the caller knows the file and the line. */
 typedef struct d9di_jsonl_error {
@@ -68,6 +69,7 @@ d9d_status d9di_jsonl_get_arrays(const char *line, size_t n, d9di_jsonl_array *a
  * kept, and whose "system" becomes the first message.  A message has a role and a content, tool
  * calls or reasoning; its "weight" is 0 or 1.  Chats in other layouts (chat_layout.h) get messages.
  * *out is a new reference. */
-d9d_status d9di_jsonl_get_chat(const char *line, size_t n, json_t **out, d9di_jsonl_error *error);
+d9d_status d9di_jsonl_get_chat(const char *line, size_t n, const d9di_chat_reader *reader,
+                               json_t **out, d9di_jsonl_error *error);
 
 #endif

@@ -43,7 +43,7 @@ static void layouts_become_messages(void **state)
         json_t *chat = NULL, *want = json_loads(chats[i].messages, 0, NULL);
 
         assert_non_null(want);
-        assert_ok(d9di_jsonl_get_chat(chats[i].text, strlen(chats[i].text), &chat, &error));
+        assert_ok(d9di_jsonl_get_chat(chats[i].text, strlen(chats[i].text), NULL, &chat, &error));
         assert_true(json_equal(json_object_get(chat, "messages"), want));
         assert_null(json_object_get(chat, "system"));
         json_decref(chat);
@@ -67,7 +67,7 @@ static void tools_may_be_a_text(void **state)
         d9di_jsonl_error error = {.message = ""};
         json_t *chat = NULL, *want = json_loads(rows[i].tools, 0, NULL);
 
-        assert_ok(d9di_jsonl_get_chat(rows[i].line, strlen(rows[i].line), &chat, &error));
+        assert_ok(d9di_jsonl_get_chat(rows[i].line, strlen(rows[i].line), NULL, &chat, &error));
         assert_true(json_equal(json_object_get(chat, "tools"), want));
         json_decref(chat);
         json_decref(want);
@@ -104,10 +104,54 @@ static void what_a_layout_lacks_is_said(void **state)
         d9di_jsonl_error error = {.message = ""};
         json_t *chat = NULL;
 
-        assert_int_equal(d9di_jsonl_get_chat(bad[i].text, strlen(bad[i].text), &chat, &error),
+        assert_int_equal(d9di_jsonl_get_chat(bad[i].text, strlen(bad[i].text), NULL, &chat, &error),
                          D9D_EFORMAT);
         assert_string_equal(error.message, bad[i].why);
         assert_null(chat);
+    }
+}
+
+static bool reads_documents(const void *arg, const char *name)
+{
+    (void)arg;
+    return strcmp(name, "documents") == 0;
+}
+
+/* A text that an answer may depend on is not passed over; a category is. */
+static void texts_beside_a_question_are_refused(void **state)
+{
+    static const d9di_chat_reader reader = {reads_documents, NULL};
+    static const struct {
+        const char *line, *name; /* NULL: is taken */
+    } all[] = {
+        {"{\"question\": \"q\", \"answer\": \"a\", \"context\": \"c\"}", "context"},
+        {"{\"instruction\": \"q\", \"output\": \"a\", \"context\": \"c\"}", "context"},
+        {"{\"instruction\": \"q\", \"context\": \"c\", \"response\": \"a\", \"input\": \"i\"}",
+         "input"},
+        {"{\"prompt\": \"q\", \"completion\": \"a\", \"contexts\": [\"c\"]}", "contexts"},
+        {"{\"prompt\": [], \"completion\": [], \"input\": \"i\"}", "input"},
+        {"{\"question\": \"q\", \"answer\": \"a\", \"context\": \"\", \"input\": null}", NULL},
+        {"{\"question\": \"q\", \"answer\": \"a\", \"context\": []}", NULL},
+        {"{\"question\": \"q\", \"answer\": \"a\", \"documents\": [\"c\"]}", NULL},
+        {"{\"question\": \"q\", \"answer\": \"a\", \"category\": \"c\", \"id\": \"x\"}", NULL},
+        {"{\"messages\": [], \"question\": \"q\", \"answer\": \"a\", \"context\": \"c\"}", NULL},
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++) {
+        d9di_jsonl_error error = {.message = ""};
+        json_t *chat = NULL;
+        char want[64];
+
+        assert_int_equal(
+            d9di_jsonl_get_chat(all[i].line, strlen(all[i].line), &reader, &chat, &error),
+            all[i].name != NULL ? D9D_EFORMAT : D9D_OK);
+        if (all[i].name != NULL) {
+            (void)snprintf(want, sizeof(want), "\"%s\" stands beside", all[i].name);
+            assert_non_null(strstr(error.message, want));
+            assert_int_equal(error.reason, D9D_SHARD_BAD_VALUE);
+        }
+        json_decref(chat);
     }
 }
 
@@ -117,6 +161,7 @@ int main(void)
         cmocka_unit_test(layouts_become_messages),
         cmocka_unit_test(tools_may_be_a_text),
         cmocka_unit_test(what_a_layout_lacks_is_said),
+        cmocka_unit_test(texts_beside_a_question_are_refused),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

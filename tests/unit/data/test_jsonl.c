@@ -106,7 +106,7 @@ static void test_twice(void **state)
 
     (void)state;
     for (size_t i = 0; i < sizeof(lines) / sizeof(lines[0]); i++) {
-        assert_int_equal(d9di_jsonl_get_chat(lines[i][0], strlen(lines[i][0]), &chat, &error),
+        assert_int_equal(d9di_jsonl_get_chat(lines[i][0], strlen(lines[i][0]), NULL, &chat, &error),
                          D9D_EFORMAT);
         assert_non_null(strstr(error.message, lines[i][1]));
     }
@@ -138,7 +138,7 @@ static void test_chats(void **state)
         json_t *chat;
         char *text;
 
-        assert_ok(d9di_jsonl_get_chat(lines[i][0], strlen(lines[i][0]), &chat, &error));
+        assert_ok(d9di_jsonl_get_chat(lines[i][0], strlen(lines[i][0]), NULL, &chat, &error));
         text = json_dumps(chat, JSON_COMPACT);
         assert_string_equal(text, lines[i][1]);
         free(text);
