@@ -70,6 +70,9 @@ samples_of() { d9d-metrics samples "$1" -s "$2" | awk '$1 ~ /^[0-9]+$/ { printf 
     refused 'data.epochs=null' 'data.epochs is null, so trainer.run.steps must say when the run ends'
     refused "$blend" 'data has 26 steps of 4 samples in 1 epoch of its part in the blend; raise data.epochs' --set trainer.run.steps=27
     refused 'data.skip_samples=3,80' 'data: sample 80 is to be skipped, the split has 80'
+    refused 'data.skip_samples=40-79 0-50' 'data: all 80 samples of the split are to be skipped, and nothing is left'
+    refused 'data=[{"dataset": "data"}, {"dataset": "some", "skip_samples": "0-29"}]' 'some: all 30 samples of the split are to be skipped'
+    [ ! -e run ]
     refused 'data.skip_samples=3-' 'list of samples: "3-" at byte 0 is no number or range'
 }
 

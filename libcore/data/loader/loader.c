@@ -71,6 +71,10 @@ static d9d_status check_source(const d9d_loader_source *s, const d9d_loader_sour
     if (s->skip != NULL && d9d_index_set_max(s->skip) >= n)
         return D9D_FAIL(D9D_ECONFIG, "%s: sample %lld is to be skipped, the split has %lld", dir,
                         (long long)d9d_index_set_max(s->skip), (long long)n);
+    if (s->skip != NULL && d9d_index_set_count(s->skip) == n)
+        return D9D_FAIL(D9D_ECONFIG,
+                        "%s: all %lld sample%s of the split are to be skipped, and nothing is left",
+                        dir, (long long)n, D9D_PLURAL(n));
     if ((s->order == D9D_LOADER_BUCKETED) != (first->order == D9D_LOADER_BUCKETED))
         return D9D_FAIL(D9D_ECONFIG,
                         "%s and %s: of datasets that are blended all are bucketed "
