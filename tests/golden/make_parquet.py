@@ -27,7 +27,7 @@ def write(name, rows, group, schema=None):
     table = pa.Table.from_pylist(rows, schema)
     pq.write_table(table, OUT / f"{name}.parquet", row_group_size=group, compression="zstd")
     with open(OUT / f"{name}.jsonl", "w", encoding="utf-8") as out:
-        for row in table.to_pylist():
+        for row in table.to_pylist(maps_as_pydicts="strict"):
             print(json.dumps(finite(row), ensure_ascii=False), file=out)
 
 
@@ -49,7 +49,15 @@ write("chats", [
 ], 20)
 write("null", [
     {"text": f"number {i}", "real": [0.5, math.nan, math.inf, None][i % 4], "li\"st": [[1.0, -math.inf, 2.0], None][i % 2],
-     "few": 2.0 ** i if i % 3 else math.nan, "bytes": b"\\x\xff"}
+     "few": 2.0 ** i if i % 3 else math.nan, "bytes": b"\\x\xff",
+     "messages": None if i == 7 else [
+         {"role": "user", "content": f"question {i}", "it's \"so\"": [{"image": b"\x00", "at": [math.nan, 1.0][i % 2]}, None]},
+         {"role": "assistant", "content": "int a;", "it's \"so\"": None}],
+     "maps": {"a": b"\x01", "b": None}}
     for i in range(12)
 ], 5, pa.schema([("text", pa.string()), ("real", pa.float64()), ("li\"st", pa.list_(pa.float32())), ("few", pa.float32()),
-                 ("bytes", pa.binary())]))
+                 ("bytes", pa.binary()),
+                 ("messages", pa.list_(pa.struct([
+                     ("role", pa.string()), ("content", pa.string()),
+                     ("it's \"so\"", pa.list_(pa.struct([("image", pa.binary()), ("at", pa.float64())])))]))),
+                 ("maps", pa.map_(pa.string(), pa.binary()))]))

@@ -97,3 +97,15 @@ C
     cmp null.jsonl/fields-00000.bin null.parquet/fields-00000.bin
     bad 1 '"bytes" is not a string' -t "$tok" --text-key bytes -o data "$golden/null.parquet"
 }
+
+@test "in lists, structs and maps they are null too" {
+    has_duckdb || skip "libduckdb.so is not on the library path"
+    { printf '{{ messages | tojson }}{{ maps | tojson }}' && cat "$top/examples/chat/qwen3.jinja"; } >all.jinja
+    d9d-shard -q -t "$tok" --format chat --on-error skip --template all.jinja -o jsonl "$golden/null.jsonl"
+    d9d-shard -q -t "$tok" --format chat --on-error skip --template all.jinja -o parquet "$golden/null.parquet"
+    [ "$(d9d-shard inspect parquet --json | grep -o '"samples": [0-9]*' | head -n 1)" = '"samples": 11' ]
+    cmp jsonl/tokens-00000.bin parquet/tokens-00000.bin
+    run -0 d9d-shard inspect parquet --sample 0 --text
+    assert_output --partial '"image": null'
+    assert_output --partial '{"a": null, "b": null}'
+}

@@ -10,6 +10,7 @@
 #include "d9d/base/mem.h"
 #include "d9d/base/num_format.h"
 #include "data/io/duckdb_api.h"
+#include "data/io/parquet_columns.h"
 
 #define LIBRARY "libduckdb.so"
 
@@ -18,17 +19,7 @@
     "SET threads = 1; SET temp_directory = ''; SET autoinstall_known_extensions = false; "         \
     "SET autoload_known_extensions = false"
 
-/* Makes a list of columns in which those are null that JSON has no values for: bytes without a
- * text's type, and numbers that are not finite. */
-#define COLUMNS                                                                                    \
-    "SELECT coalesce('* REPLACE (' || string_agg("                                                 \
-    "CASE WHEN column_type = 'BLOB' THEN 'NULL' WHEN column_type[-1:] = ']' THEN "                 \
-    "'[CASE WHEN isfinite(x) THEN x END FOR x IN ' || name || ']' "                                \
-    "ELSE 'CASE WHEN isfinite(' || name || ') THEN ' || name || ' END' END "                       \
-    "|| ' AS ' || name, ', ') || ')', '*') "                                                       \
-    "FROM (SELECT column_type, '\"' || replace(column_name, '\"', '\"\"') || '\"' AS name "        \
-    "FROM (DESCRIBE SELECT * FROM read_parquet('%s'))) "                                           \
-    "WHERE column_type IN ('FLOAT', 'DOUBLE', 'FLOAT[]', 'DOUBLE[]', 'BLOB')"
+#define COLUMNS "SELECT column_name, column_type FROM (DESCRIBE SELECT * FROM read_parquet('%s'))"
 
 struct d9di_parquet {
     d9di_duckdb duckdb;
@@ -96,24 +87,52 @@ static const char *get_text(const duckdb_string_t *s)
     return s->value.length <= DUCKDB_STRING_INLINED ? s->value.inlined : s->pointer.ptr;
 }
 
-/* Appends the one text that a query gives. */
-static d9d_status query_text(d9di_parquet *p, const char *sql, d9d_buf *out)
+/* Appends a column whose values are not all good as they are. */
+static d9d_status print_column(const duckdb_string_t *name, const duckdb_string_t *type,
+                               d9d_arena *a, d9d_buf *out)
+{
+    const char *column = d9d_arena_strndup(a, get_text(name), name->value.length);
+    const char *text = d9d_arena_strndup(a, get_text(type), type->value.length), *sql;
+
+    if (column == NULL || text == NULL)
+        return D9D_FAIL(D9D_ENOMEM, "Parquet: no memory for a column");
+    D9D_TRY(d9di_parquet_column_print(column, text, a, &sql));
+    if (sql == NULL)
+        return D9D_OK;
+    column = d9di_parquet_column_quote(column, a);
+    return column != NULL ? d9d_buf_printf(out, "%s%s AS %s", out->len > 0 ? ", " : "", sql, column)
+                          : D9D_FAIL(D9D_ENOMEM, "Parquet: no memory for a column");
+}
+
+/* Appends the columns of a chunk of names and types. */
+static d9d_status print_columns(const d9di_duckdb *d, duckdb_data_chunk chunk, d9d_arena *a,
+                                d9d_buf *out)
+{
+    const uint64_t n = d->duckdb_data_chunk_get_size(chunk);
+    const duckdb_string_t *names, *types;
+
+    names = d->duckdb_vector_get_data(d->duckdb_data_chunk_get_vector(chunk, 0));
+    types = d->duckdb_vector_get_data(d->duckdb_data_chunk_get_vector(chunk, 1));
+    for (uint64_t i = 0; i < n; i++)
+        D9D_TRY(print_column(&names[i], &types[i], a, out));
+    return D9D_OK;
+}
+
+/* Appends all columns that are replaced; nothing if the rows are good as they are. */
+static d9d_status print_replaced(d9di_parquet *p, d9d_arena *a, d9d_buf *out)
 {
     const d9di_duckdb *d = &p->duckdb;
     duckdb_result r = {.internal_data = NULL};
-    duckdb_data_chunk chunk = NULL;
-    d9d_status st;
+    duckdb_data_chunk chunk;
+    d9d_status st = D9D_OK;
+    char sql[256];
 
-    if (d->duckdb_query(p->connection, sql, &r) == DuckDBSuccess)
-        chunk = d->duckdb_fetch_chunk(r);
-    if (chunk != NULL) {
-        const duckdb_string_t *s =
-            d->duckdb_vector_get_data(d->duckdb_data_chunk_get_vector(chunk, 0));
-
-        st = d9d_buf_printf(out, "%.*s", (int)s->value.length, get_text(s));
-        d->duckdb_destroy_data_chunk(&chunk);
-    } else {
+    (void)snprintf(sql, sizeof(sql), COLUMNS, p->fd_path);
+    if (d->duckdb_query(p->connection, sql, &r) != DuckDBSuccess)
         st = fail_duckdb(p, d->duckdb_result_error(&r));
+    while (st == D9D_OK && (chunk = d->duckdb_fetch_chunk(r)) != NULL) {
+        st = print_columns(d, chunk, a, out);
+        d->duckdb_destroy_data_chunk(&chunk);
     }
     d->duckdb_destroy_result(&r);
     return st;
@@ -122,12 +141,20 @@ static d9d_status query_text(d9di_parquet *p, const char *sql, d9d_buf *out)
 /* The statement that gives the rows as JSON. */
 static d9d_status print_select(d9di_parquet *p, d9d_buf *out)
 {
-    char columns[1024];
+    d9d_arena a = {0};
+    d9d_buf replaced = {0};
+    d9d_status st = print_replaced(p, &a, &replaced);
 
-    (void)snprintf(columns, sizeof(columns), COLUMNS, p->fd_path);
-    D9D_TRY(d9d_buf_printf(out, "SELECT to_json(d9d_row)::VARCHAR FROM (SELECT "));
-    D9D_TRY(query_text(p, columns, out));
-    return d9d_buf_printf(out, " FROM read_parquet('%s')) AS d9d_row", p->fd_path);
+    if (st == D9D_OK)
+        st = d9d_buf_printf(
+            out,
+            "SELECT to_json(d9d_row)::VARCHAR FROM (SELECT *%s%s%s FROM read_parquet('%s')) "
+            "AS d9d_row",
+            replaced.len > 0 ? " REPLACE (" : "", replaced.len > 0 ? replaced.data : "",
+            replaced.len > 0 ? ")" : "", p->fd_path);
+    d9d_buf_release(&replaced);
+    d9d_arena_release(&a);
+    return st;
 }
 
 static d9d_status start_rows(d9di_parquet *p)
