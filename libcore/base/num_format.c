@@ -7,8 +7,6 @@
 
 #include "base/text_precision.h"
 
-enum { FORMAT_SIZE = 1024 }; /* of formats whose precisions are changed */
-
 /* Set this thread's locale to "C"; the other function restores the one that this returns. */
 static locale_t enter_c_locale(void)
 {
@@ -26,12 +24,10 @@ static void restore_locale(locale_t before)
 int d9d_num_vformat(char *out, size_t size, const char *fmt, va_list ap)
 {
     const locale_t before = enter_c_locale();
-    char fitted[FORMAT_SIZE];
     int n;
 
-    if (d9di_text_fit_precisions(fmt, ap, fitted, sizeof(fitted)))
-        fmt = fitted;
-    n = vsnprintf(out, size, fmt, ap);
+    if (!d9di_text_vprint(out, size, fmt, ap, &n))
+        n = vsnprintf(out, size, fmt, ap);
     restore_locale(before);
     return n;
 }

@@ -1,7 +1,7 @@
-/* text_precision.c - "%.64s" ends at a character.  See base/text_precision.h.
+/* text_precision.c - "%.64s" and "%.*s" end at a character.  See base/text_precision.h.
  *
  * A precision counts bytes, and the C library cuts a UTF-8 character in two.  The arguments are
- * walked as the format says, and a precision that would cut is made smaller in a copy of it.
+ * walked as the format says; what stands between texts with a precision is the C library's.
  */
 #include <stdint.h>
 #include <stdio.h>
@@ -10,13 +10,16 @@
 
 #include "base/text_precision.h"
 
+enum { SEGMENT_SIZE = 1024 }; /* of the text between conversions of strings */
+
 /* "%-*.64s": what follows the percent sign. */
 typedef struct conversion {
-    const char *end;       /* behind it */
-    const char *precision; /* its digits; NULL: none, or a star */
-    int stars;             /* of width and precision, each an int before the argument */
-    bool star_precision;
-    char length[3]; /* "", "l", "ll", "z", ... */
+    const char *end;                 /* behind it */
+    bool left;                       /* the flag - */
+    int width;                       /* 0: none */
+    int precision;                   /* -1: none */
+    bool star_width, star_precision; /* are arguments, ints before the one that is shown */
+    char length[3];                  /* "", "l", "ll", "z", ... */
     char kind;
 } conversion;
 
@@ -25,20 +28,39 @@ typedef struct arguments {
     va_list list;
 } arguments;
 
+static bool is_digit(char c)
+{
+    return c >= '0' && c <= '9';
+}
+
+/* Reads the number at *p, or a star. */
+static int parse_number(const char **p, bool *star)
+{
+    char *end;
+    long v;
+
+    *star = **p == '*';
+    if (*star) {
+        (*p)++;
+        return 0;
+    }
+    v = strtol(*p, &end, 10);
+    *p = end;
+    return (int)v;
+}
+
 static conversion conversion_parse(const char *p)
 {
-    conversion c = {.stars = 0};
+    const size_t flags = strspn(p, "-+ #0'");
+    conversion c = {.left = memchr(p, '-', flags) != NULL, .precision = -1};
     size_t n;
 
-    p += strspn(p, "-+ #0'");
-    c.stars = *p == '*';
-    p += *p == '*' ? 1 : strspn(p, "0123456789");
+    p += flags;
+    if (*p == '*' || is_digit(*p))
+        c.width = parse_number(&p, &c.star_width);
     if (*p == '.') {
         p++;
-        c.star_precision = *p == '*';
-        c.stars += c.star_precision;
-        c.precision = c.star_precision ? NULL : p;
-        p += c.star_precision ? 1 : strspn(p, "0123456789");
+        c.precision = *p == '*' || is_digit(*p) ? parse_number(&p, &c.star_precision) : 0;
     }
     n = strspn(p, "hljztL");
     memcpy(c.length, p, n < 2 ? n : 2);
@@ -46,6 +68,14 @@ static conversion conversion_parse(const char *p)
     c.kind = *p;
     c.end = *p != '\0' ? p + 1 : p;
     return c;
+}
+
+static void take_stars(conversion *c, arguments *a)
+{
+    if (c->star_width)
+        c->width = va_arg(a->list, int);
+    if (c->star_precision)
+        c->precision = va_arg(a->list, int);
 }
 
 static void skip_integer(const conversion *c, arguments *a)
@@ -115,60 +145,109 @@ size_t d9di_text_prefix(const char *text, size_t n)
     return char_bytes((unsigned char)text[last]) > bytes - last ? last : bytes;
 }
 
-/* Copies fmt up to `end`, with the precision of a string that is cut made smaller. */
-static char *string_copy(char *to, const char *from, const conversion *c, const char *text)
-{
-    const size_t given = strtoul(c->precision, NULL, 10), fits = d9di_text_prefix(text, given);
-    const size_t head = (size_t)(c->precision - from);
-    const char *tail = c->precision + strspn(c->precision, "0123456789");
-    char digits[24];
+/* What vsnprintf() would write to out[0, size). */
+typedef struct target {
+    char *out;
+    size_t size;
+    int n; /* bytes so far, whether they fit or not; -1: a failure */
+} target;
 
-    (void)snprintf(digits, sizeof(digits), "%zu", fits < given ? fits : given);
-    memcpy(to, from, head);
-    to = stpcpy(to + head, digits);
-    memcpy(to, tail, (size_t)(c->end - tail));
-    return to + (c->end - tail);
+static char *target_place(const target *t, size_t *left)
+{
+    *left = (size_t)t->n < t->size ? t->size - (size_t)t->n : 0;
+    return *left > 0 ? t->out + t->n : NULL;
+}
+
+static void target_advance(target *t, int n)
+{
+    t->n = n >= 0 && n <= INT32_MAX - t->n ? t->n + n : -1;
+}
+
+/* Prints the n bytes of a format, none of whose strings has a precision. */
+D9D_PRINTF(2, 0)
+static void segment_print(target *t, const char *fmt, size_t n, va_list ap)
+{
+    char segment[SEGMENT_SIZE], *at;
+    size_t left;
+
+    if (t->n < 0 || n == 0)
+        return;
+    memcpy(segment, fmt, n);
+    segment[n] = '\0';
+    fmt = segment;
+    at = target_place(t, &left);
+    target_advance(t, vsnprintf(at, left, fmt, ap));
+}
+
+static void string_print(target *t, const conversion *c, const char *text)
+{
+    const int width = c->left && c->width > 0 ? -c->width : c->width;
+    const int fits = (int)d9di_text_prefix(text, (size_t)c->precision);
+    size_t left;
+    char *at;
+
+    if (t->n < 0)
+        return;
+    at = target_place(t, &left);
+    target_advance(t, snprintf(at, left, "%*.*s", width, fits, text));
 }
 
 /* Formats of numbers alone, which are many, are not walked. */
 static bool has_string_precision(const char *fmt)
 {
     for (const char *p = strchr(fmt, '.'); p != NULL; p = strchr(p, '.')) {
-        const size_t digits = strspn(++p, "0123456789");
-
-        if (digits > 0 && p[digits] == 's')
+        p++;
+        p += *p == '*' ? 1 : strspn(p, "0123456789");
+        if (*p == 's')
             return true;
     }
     return false;
 }
 
-bool d9di_text_fit_precisions(const char *fmt, va_list ap, char *out, size_t size)
+/* Prints up to the next string with a precision, which is printed too, or to the end; *next is
+ * behind it.  False: a conversion is not known. */
+D9D_PRINTF(2, 0)
+static bool part_print(target *t, const char *fmt, arguments *a, const char **next)
 {
-    const char *at = strchr(fmt, '%'), *copied = fmt;
-    bool known = has_string_precision(fmt) && strlen(fmt) < size;
-    char *to = out;
-    arguments a;
+    const char *at = fmt;
+    bool known = true, found = false;
+    arguments start;
 
-    va_copy(a.list, ap);
-    for (; known && at != NULL; at = strchr(at, '%')) {
-        const conversion c = conversion_parse(at + 1);
+    va_copy(start.list, a->list);
+    while (known && !found && (at = strchr(at, '%')) != NULL) {
+        conversion c = conversion_parse(at + 1);
 
-        for (int i = 0; i < c.stars; i++)
-            (void)va_arg(a.list, int);
+        take_stars(&c, a);
         if (c.kind == 's' && c.length[0] == '\0') {
-            const char *text = va_arg(a.list, const char *);
+            const char *text = va_arg(a->list, const char *);
 
-            if (c.precision != NULL && text != NULL) {
-                to = string_copy(to, copied, &c, text);
-                copied = c.end;
+            found = text != NULL && c.precision >= 0;
+            if (found) {
+                segment_print(t, fmt, (size_t)(at - fmt), start.list);
+                string_print(t, &c, text);
             }
         } else {
-            known = argument_skip(&c, &a);
+            known = argument_skip(&c, a);
         }
         at = c.end;
     }
+    if (known && !found)
+        segment_print(t, fmt, strlen(fmt), start.list);
+    va_end(start.list);
+    *next = found ? at : "";
+    return known;
+}
+
+bool d9di_text_vprint(char *out, size_t size, const char *fmt, va_list ap, int *n)
+{
+    target t = {.out = out, .size = size};
+    bool known = has_string_precision(fmt) && strlen(fmt) < SEGMENT_SIZE;
+    arguments a;
+
+    va_copy(a.list, ap);
+    while (known && *fmt != '\0')
+        known = part_print(&t, fmt, &a, &fmt);
     va_end(a.list);
-    if (known)
-        memcpy(to, copied, strlen(copied) + 1);
-    return known && copied != fmt;
+    *n = t.n;
+    return known;
 }

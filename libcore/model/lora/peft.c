@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "d9d/base/num_format.h"
 #include "d9d/base/plugin_call.h"
 #include "d9d/config/name_pattern.h"
 #include "model/lora/peft_methods.h"
@@ -222,11 +223,11 @@ static d9d_status fail_unmatched(peft_run *m)
     D9D_TRY(D9D_VEC_PUSH(&m->names, NULL));
     near = nearest_name(m, plain);
     if (near != NULL)
-        (void)snprintf(say, sizeof(say), "; did you mean %.*s?", MAX_NAME, near);
+        (void)d9d_num_format(say, sizeof(say), "; did you mean %.*s?", MAX_NAME, near);
     else if (m->names.len > 2) /* the root has no name */
-        (void)snprintf(say, sizeof(say), "; there are %.*s to %.*s", MAX_NAME / 2,
-                       m->names.data[m->names.data[0][0] == '\0'], MAX_NAME / 2,
-                       m->names.data[m->names.len - 2]);
+        (void)d9d_num_format(say, sizeof(say), "; there are %.*s to %.*s", MAX_NAME / 2,
+                             m->names.data[m->names.data[0][0] == '\0'], MAX_NAME / 2,
+                             m->names.data[m->names.len - 2]);
     return D9D_FAIL(D9D_ECONFIG, "peft: module_name_pattern \"%s\": of %zu modules %s%s", pattern,
                     m->names.len - 1,
                     m->matched > 0 ? "with a matrix to adapt it matches none" : "it matches none",

@@ -97,11 +97,41 @@ static void a_precision_ends_at_a_character(void **state)
     assert_string_equal(d9d_err_message(), "\"a\xc3\xa4\" is unknown");
 }
 
+/* The same where the precision is an argument, for which texts without an end are given. */
+static void a_star_ends_at_a_character(void **state)
+{
+    static const int ends[] = {0, 1, 1, 3, 3, 3, 6, 6, 6, 6, 10, 11, 11};
+    const char unended[3] = {'x', 'y', '\xc3'};
+    char text[128];
+
+    (void)state;
+    for (int n = 0; n < (int)(sizeof(ends) / sizeof(ends[0])); n++) {
+        assert_int_equal(d9d_num_format(text, sizeof(text), "<%.*s>%d", n, WORD, 7), ends[n] + 3);
+        assert_memory_equal(text + 1, WORD, ends[n]);
+        assert_string_equal(text + 1 + ends[n], ">7");
+    }
+    assert_int_equal(d9d_num_format(text, sizeof(text), "%.*s", 3, unended), 2);
+    assert_int_equal(d9d_num_format(text, sizeof(text), "%.*s", -1, WORD), 11); /* none */
+    assert_int_equal(d9d_num_format(text, sizeof(text), "%.s%.*s", WORD, 0, WORD), 0);
+    (void)d9d_num_format(text, sizeof(text), "%d|%*.*s|%-*.*s|%-6.2s|%6.2s|%*s|%.*s|%lld", 1, 5, 2,
+                         WORD, 5, 4, WORD, WORD, WORD, 3, "b", 2, "c", 8LL);
+    assert_string_equal(text, "1|    a|a\xc3\xa4  |a     |     a|  b|c|8");
+    /* What does not fit is counted. */
+    memset(text, '#', sizeof(text));
+    assert_int_equal(d9d_num_format(text, 4, "%s%.*s%s", "ab", 4, WORD, "xyz"), 8);
+    assert_string_equal(text, "aba");
+    assert_int_equal(text[4], '#');
+    assert_int_equal(d9d_num_format(NULL, 0, "%d%.*s%d", 12, 5, WORD, 345), 8);
+    (void)D9D_FAIL(D9D_EINVAL, "%s: \"%.*s\" is %d", "x", 5, WORD, 3);
+    assert_string_equal(d9d_err_message(), "x: \"a\xc3\xa4\" is 3");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         unit_test_in_dir(files_have_the_same_bytes_in_every_locale),
         cmocka_unit_test(a_precision_ends_at_a_character),
+        cmocka_unit_test(a_star_ends_at_a_character),
     };
 
     return cmocka_run_group_tests_name("point", tests, NULL, NULL);

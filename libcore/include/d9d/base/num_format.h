@@ -15,8 +15,8 @@
 extern "C" {
 #endif
 
-/* vsnprintf, snprintf and strtod in the "C" locale.  A precision of strings ("%.64s") ends at a
- * UTF-8 character, where one byte more would divide it. */
+/* vsnprintf, snprintf and strtod in the "C" locale.  A precision of strings ("%.64s", "%.*s")
+ * ends at a UTF-8 character, where one byte more would divide it. */
 D9D_API int d9d_num_vformat(char *out, size_t size, const char *fmt, va_list ap) D9D_PRINTF(3, 0);
 D9D_API int d9d_num_format(char *out, size_t size, const char *fmt, ...) D9D_PRINTF(3, 4);
 D9D_API double d9d_num_parse(const char *text, char **end);
