@@ -142,7 +142,7 @@ d9d_status d9di_train_checkpointer_start(const d9di_train_checkpointer *ck,
 {
     *out = (d9d_checkpointer_state){
         .seed = (uint64_t)run->c->trainer.determinism.base_seed,
-        .dataset = d9d_loader_data_hash(run->data.loader),
+        .dataset = d9d_loader_samples_hash(run->data.loader),
         .finite = true,
         .parent = -1,
         .origin = ck->origin,
@@ -231,6 +231,13 @@ static d9d_status check_origin(const d9di_train_checkpointer *ck, const d9di_tra
     return D9D_OK;
 }
 
+/* Checkpoints of earlier versions have the hash of the manifests. */
+static bool is_dataset(const d9di_train_run *run, d9d_hash saved)
+{
+    return d9d_hash_equal(saved, d9d_loader_samples_hash(run->data.loader)) ||
+           d9d_hash_equal(saved, d9d_loader_data_hash(run->data.loader));
+}
+
 d9d_status d9di_train_checkpointer_check(const d9di_train_checkpointer *ck,
                                          const d9di_train_run *run, const char *hf_config,
                                          const char *path, const d9d_checkpointer_set *set,
@@ -240,9 +247,10 @@ d9d_status d9di_train_checkpointer_check(const d9di_train_checkpointer *ck,
 
     D9D_TRY(check_run(run, path, fresh.origin.run));
     D9D_TRY(d9d_checkpointer_check(path, set, s));
-    if (!d9d_hash_equal(s->dataset, fresh.dataset))
+    if (!is_dataset(run, s->dataset))
         return D9D_FAIL(D9D_EMISMATCH, "%s: was trained on another dataset than %s", path,
                         run->data.sections[0].dataset);
+    s->dataset = fresh.dataset;
     if (!d9d_hash_equal(s->config, fresh.config))
         return D9D_FAIL(D9D_EMISMATCH,
                         "%s: was trained with another data.split, data.order%s or "
@@ -329,13 +337,14 @@ d9d_status d9di_train_checkpointer_resume_local(d9di_train_checkpointer *ck,
                      "the local checkpoints of step %lld are of %d rank%s: what metrics had "
                      "accumulated until then is that of the replicas that are here",
                      (long long)s.step, ck->found.ranks, D9D_PLURAL(ck->found.ranks));
-    if (!d9d_hash_equal(s.dataset, state->dataset) || !d9d_hash_equal(s.config, state->config) ||
+    if (!is_dataset(run, s.dataset) || !d9d_hash_equal(s.config, state->config) ||
         s.seed != state->seed)
         return D9D_FAIL(D9D_EMISMATCH,
                         "the local checkpoints of step %lld: data or trainer.determinism.base_seed "
                         "have changed since; put them back, or go on from the disk with "
                         "trainer.checkpointing.local_period_steps disable",
                         (long long)s.step);
+    s.dataset = state->dataset;
     *state = s;
     state->origin = ck->origin;
     state->parent = s.step;
@@ -360,7 +369,10 @@ bool d9di_train_checkpointer_local_is_due(const d9di_train_checkpointer *ck,
 d9d_status d9di_train_checkpointer_resume(d9di_train_checkpointer *ck, const d9di_train_run *run,
                                           const char *path, d9d_checkpointer_state *state)
 {
+    const d9d_hash dataset = state->dataset;
+
     D9D_TRY(d9d_checkpointer_read(path, &ck->set, run->log, state));
+    state->dataset = dataset; /* of this version */
     D9D_TRY(d9d_checkpointer_read_rank_state(path, &ck->set, run->rank,
                                              d9d_bootstrap_size(run->where->bootstrap), run->log));
     state->origin = ck->origin;

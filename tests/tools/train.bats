@@ -582,6 +582,22 @@ goes_on_from() { # STEP
     d9d-map verify -q run/checkpoints/step-00000002
 }
 
+@test "a run goes on with its dataset made again of the same samples, with other samples it does not" {
+    d9d-train -q --set trainer.run.steps=2 --set trainer.run.dir=old c.json
+    d9d-train -q --set trainer.run.steps=4 c.json
+    cp "$golden/moe/train.jsonl" again.jsonl
+    d9d-shard -q --format tokens --out again again.jsonl
+    run cmp -s data/manifest.json again/manifest.json
+    [ "$status" -eq 1 ] # it names its input
+    run -0 d9d-train --set trainer.run.steps=4 --set trainer.run.dir=old --set data.dataset=again --set export_to=e c.json
+    assert_output --partial 'resuming after step 2 from old/checkpoints/step-00000002'
+    cmp run/export/model.safetensors e/model.safetensors
+    tac again.jsonl >other.jsonl
+    d9d-shard -q --format tokens --out other other.jsonl
+    run -2 d9d-train --set trainer.run.steps=6 --set trainer.run.dir=old --set data.dataset=other --set export_to=f c.json
+    assert_output --partial 'was trained on another dataset than other'
+}
+
 @test "a tokenizer beside the weights goes into the export, whatever file has the dimensions" {
     cp -r "$golden/moe" src && chmod -R u+w src
     cp "$BATS_TEST_DIRNAME/../../examples/tokenizer/tokenizer.json" src

@@ -178,6 +178,7 @@ static d9d_status open_files(d9d_dataset *ds, const char *split)
 
     D9D_TRY(check_finished(ds));
     D9D_TRY(read_manifest(ds));
+    D9D_TRY(d9di_dataset_manifest_samples_hash(&ds->manifest, &ds->samples_hash));
     D9D_TRY(choose_split(ds, split));
     for (i = 0; i < ds->manifest.n_files; i++)
         D9D_TRY(check_file_size(ds, &ds->manifest.files[i]));
@@ -255,6 +256,11 @@ int64_t d9d_dataset_count(const d9d_dataset *ds)
 d9d_hash d9d_dataset_hash(const d9d_dataset *ds)
 {
     return ds->hash;
+}
+
+d9d_hash d9d_dataset_samples_hash(const d9d_dataset *ds)
+{
+    return ds->kind == NULL ? ds->samples_hash : ds->hash;
 }
 
 int64_t d9d_dataset_vocab(const d9d_dataset *ds)

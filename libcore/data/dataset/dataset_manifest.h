@@ -89,6 +89,11 @@ d9d_status d9di_dataset_manifest_parse_plan(const char *where, const char *text,
 d9d_status d9di_dataset_manifest_print(const d9di_dataset_manifest *m, d9d_buf *out);
 void d9di_dataset_manifest_release(d9di_dataset_manifest *m);
 
+/* Hash of what the samples are: the format, the splits, the declared fields, the hashes of the
+ * files that have samples, and the tokenizer whose ids they have.  What tells how they were made,
+ * such as names of inputs, options, counts and the version, is no part of it. */
+d9d_status d9di_dataset_manifest_samples_hash(const d9di_dataset_manifest *m, d9d_hash *out);
+
 /* NULL if there is none. */
 const d9di_dataset_file *d9di_dataset_manifest_file(const d9di_dataset_manifest *m,
                                                     const char *name);

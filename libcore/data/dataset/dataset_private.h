@@ -23,8 +23,9 @@ struct d9di_dataset_map {
 
 struct d9d_dataset {
     char *dir;
-    d9d_buf text; /* text of the manifest */
-    d9d_hash hash;
+    d9d_buf text;          /* text of the manifest */
+    d9d_hash hash;         /* of the manifest */
+    d9d_hash samples_hash; /* of what the samples are */
     d9di_dataset_manifest manifest;
     const d9di_dataset_split *split;
     d9di_dataset_index *index;

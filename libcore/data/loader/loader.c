@@ -245,14 +245,24 @@ bool d9d_loader_has_skips(const d9d_loader *l)
     return false;
 }
 
-d9d_hash d9d_loader_data_hash(const d9d_loader *l)
+static d9d_hash join_hashes(const d9d_loader *l, d9d_hash (*of)(const d9d_dataset *ds))
 {
     d9d_hash all[D9D_BLEND_SOURCES];
     const size_t n = l->order.n;
 
     for (size_t i = 0; i < n; i++)
-        all[i] = d9d_dataset_hash(l->order.sources[i].dataset);
+        all[i] = of(l->order.sources[i].dataset);
     return n == 1 ? all[0] : d9d_hash_bytes(all, n * sizeof(all[0]));
+}
+
+d9d_hash d9d_loader_samples_hash(const d9d_loader *l)
+{
+    return join_hashes(l, d9d_dataset_samples_hash);
+}
+
+d9d_hash d9d_loader_data_hash(const d9d_loader *l)
+{
+    return join_hashes(l, d9d_dataset_hash);
 }
 
 d9d_status d9d_loader_order_hash(const d9d_loader *l, d9d_hash *out)

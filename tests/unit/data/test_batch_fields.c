@@ -391,6 +391,40 @@ static void test_limits(void **state)
     d9d_dataset_close(ds);
 }
 
+static d9d_hash samples_hash(const char *dir)
+{
+    d9d_dataset *ds;
+    d9d_hash h;
+
+    assert_ok(d9d_dataset_open(dir, NULL, &ds));
+    h = d9d_dataset_samples_hash(ds);
+    d9d_dataset_close(ds);
+    return h;
+}
+
+/* What tells of samples alone changes nothing; other samples, packs or padding do. */
+static void test_samples_hash(void **state)
+{
+    d9d_dataset *ds = made("data", 10, "right", 0);
+    const d9d_hash h = d9d_dataset_samples_hash(ds), manifest = d9d_dataset_hash(ds);
+
+    (void)state;
+    d9d_dataset_close(ds);
+    forget_ranges("data/manifest.json");
+    assert_ok(d9d_dataset_open("data", NULL, &ds));
+    assert_true(d9d_hash_equal(d9d_dataset_samples_hash(ds), h));
+    assert_false(d9d_hash_equal(d9d_dataset_hash(ds), manifest));
+    d9d_dataset_close(ds);
+    d9d_dataset_close(made("same", 10, "right", 0));
+    assert_true(d9d_hash_equal(samples_hash("same"), h));
+    d9d_dataset_close(made("more", 11, "right", 0));
+    assert_false(d9d_hash_equal(samples_hash("more"), h));
+    d9d_dataset_close(made("left", 10, "left", 0));
+    assert_false(d9d_hash_equal(samples_hash("left"), h));
+    d9d_dataset_close(made("packed", 10, "right", 24));
+    assert_false(d9d_hash_equal(samples_hash("packed"), h));
+}
+
 static void test_rows_that_are_absent(void **state)
 {
     const float rows[] = {0, INFINITY, NAN, 1, -INFINITY, NAN};
@@ -411,6 +445,7 @@ int main(void)
         unit_test_in_dir(test_skipped_and_whole),
         unit_test_in_dir(test_slices),
         unit_test_in_dir(test_refused),
+        unit_test_in_dir(test_samples_hash),
         unit_test_in_dir(test_rows_that_are_absent),
         unit_test_in_dir(test_limits),
         unit_test_in_dir(test_idle),

@@ -65,6 +65,10 @@ D9D_API int64_t d9d_dataset_count(const d9d_dataset *ds);
 /* Hash of manifest.json.  It identifies the whole content, since the manifest contains all other
  * hashes. */
 D9D_API d9d_hash d9d_dataset_hash(const d9d_dataset *ds);
+/* Hash of what its samples are, in all splits and in their order, and of the tokenizer that their
+ * ids are of.  It is the same when the dataset is made again of the same samples, whatever the
+ * names of its inputs or the version that makes it. */
+D9D_API d9d_hash d9d_dataset_samples_hash(const d9d_dataset *ds);
 /* Vocabulary size: every id and label is less.  It is the tokenizer's; without a tokenizer it is
  * the largest given id or label plus one. */
 D9D_API int64_t d9d_dataset_vocab(const d9d_dataset *ds);

@@ -79,9 +79,11 @@ D9D_API int32_t d9d_loader_last_source(const d9d_loader *l);
 /* The stream that it reads (d9d/data/dataset/dataset_kind.h), in its order, sample k as number k;
  * NULL: a dataset with an end. */
 D9D_API d9d_dataset *d9d_loader_stream(const d9d_loader *l);
-/* data_hash: hash of all manifests. order_hash: of everything else that decides the stream, namely
- * seeds, orders, weights and, if bucketed, the pack size and the stream's length.  Epochs may
- * change if the order is not bucketed; skipped samples may always change. */
+/* samples_hash: hash of what the samples of all datasets are. data_hash: of all manifests, which
+ * also tell how the samples were made. order_hash: of everything else that decides the stream,
+ * namely seeds, orders, weights and, if bucketed, the pack size and the stream's length.  Epochs
+ * may change if the order is not bucketed; skipped samples may always change. */
+D9D_API d9d_hash d9d_loader_samples_hash(const d9d_loader *l);
 D9D_API d9d_hash d9d_loader_data_hash(const d9d_loader *l);
 D9D_API D9D_MUST_USE d9d_status d9d_loader_order_hash(const d9d_loader *l, d9d_hash *out);
 
