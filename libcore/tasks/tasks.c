@@ -262,7 +262,7 @@ d9d_status d9di_task_set_fields(const d9di_task *t, const d9d_model *m, const d9
     D9D_TRY(d9d_loader_set_fields(data->loader, wanted, n));
     n_classes =
         t != NULL && t->kind != NULL && t->kind->classes != NULL ? t->kind->classes(t->self) : 0;
-    return n_classes > 0 ? d9d_loader_check_classes(data->loader, n_classes) : D9D_OK;
+    return d9d_loader_check_values(data->loader, n_classes);
 }
 
 d9d_status d9di_task_check_micro_batch(const d9di_task *t, const char *where, int64_t micro)

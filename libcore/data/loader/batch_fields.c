@@ -108,8 +108,20 @@ static d9d_status set_request(d9di_loader_fields *f, const d9d_loader_source *so
             f->field[i] = field;
         D9D_TRY(check_same(ds, field, sources[0].dataset, f->field[i], r));
         f->index[k * f->n + i] = (size_t)(field - list.v);
-        D9D_TRY(d9di_value_limits_check_field(&sources[k], f->index[k * f->n + i], r));
     }
+    return D9D_OK;
+}
+
+d9d_status d9di_loader_fields_check_values(const d9di_loader_fields *f,
+                                           const d9d_loader_source *sources, size_t n_sources,
+                                           int64_t classes)
+{
+    for (size_t k = 0; k < n_sources; k++)
+        D9D_TRY(
+            d9di_value_limits_check(&sources[k], &(d9di_value_limits){.requests = f->requests,
+                                                                      .index = f->index + k * f->n,
+                                                                      .n = f->n,
+                                                                      .classes = classes}));
     return D9D_OK;
 }
 

@@ -15,6 +15,10 @@ typedef struct d9di_loader_fields {
 
 d9d_status d9di_loader_fields_set(d9di_loader_fields *f, const d9d_loader_source *sources,
                                   size_t n_sources, const d9d_field_request *requests, size_t n);
+/* EMISMATCH: a value is not below its request's limit, or a label none of the classes; 0: any. */
+d9d_status d9di_loader_fields_check_values(const d9di_loader_fields *f,
+                                           const d9d_loader_source *sources, size_t n_sources,
+                                           int64_t classes);
 void d9di_loader_fields_release(d9di_loader_fields *f);
 
 struct d9di_batch_fields_row {

@@ -9,7 +9,6 @@
 #include "data/dataset/dataset_private.h"
 #include "data/loader/batch_fields.h"
 #include "data/loader/sample_order.h"
-#include "data/loader/value_limits.h"
 
 struct d9d_loader {
     d9di_sample_order order;
@@ -192,13 +191,12 @@ d9d_status d9d_loader_set_fields(d9d_loader *l, const d9d_field_request *request
     return st;
 }
 
-d9d_status d9d_loader_check_classes(d9d_loader *l, int64_t n)
+d9d_status d9d_loader_check_values(d9d_loader *l, int64_t classes)
 {
-    d9d_status st = D9D_OK;
+    d9d_status st;
 
     (void)pthread_mutex_lock(&l->lock);
-    for (size_t i = 0; i < l->order.n && st == D9D_OK; i++)
-        st = d9di_value_limits_check_classes(&l->order.sources[i], n);
+    st = d9di_loader_fields_check_values(&l->fields, l->order.sources, l->order.n, classes);
     (void)pthread_mutex_unlock(&l->lock);
     return st;
 }

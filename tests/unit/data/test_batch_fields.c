@@ -373,13 +373,16 @@ static void test_limits(void **state)
     assert_false(d9d_dataset_fields(ds).v[IMAGE].range.known);
     kind.limit = 6;
     assert_ok(d9d_loader_set_fields(l, &kind, 1));
+    assert_ok(d9d_loader_check_values(l, 0));
     kind.limit = 4;
-    assert_fails(d9d_loader_set_fields(l, &kind, 1), D9D_EMISMATCH,
+    assert_ok(d9d_loader_set_fields(l, &kind, 1));
+    assert_fails(d9d_loader_check_values(l, 0), D9D_EMISMATCH,
                  "data: sample 3 has 4 in the field \"kind\", and the test must be below 4");
     d9d_loader_close(l);
     assert_ok(d9d_index_set_read("3-4, 8-9", &skip));
     l = opened(ds, D9D_LOADER_SEQUENTIAL, &skip);
     assert_ok(d9d_loader_set_fields(l, &kind, 1));
+    assert_ok(d9d_loader_check_values(l, 0));
     d9d_loader_close(l);
     d9d_index_set_release(&skip);
     d9d_dataset_close(ds);
@@ -387,6 +390,27 @@ static void test_limits(void **state)
     assert_ok(d9d_dataset_open("data", NULL, &ds));
     l = opened(ds, D9D_LOADER_SEQUENTIAL, NULL);
     assert_ok(d9d_loader_set_fields(l, &kind, 1));
+    assert_ok(d9d_loader_check_values(l, 0));
+    d9d_loader_close(l);
+    d9d_dataset_close(ds);
+}
+
+/* The first sample is named, whichever limit it is beyond: all are looked at in one walk. */
+static void test_limits_in_one_walk(void **state)
+{
+    d9d_dataset *ds = made("data", 10, "right", 0);
+    d9d_field_request two[] = {all[KIND], all[BOXES]};
+    d9d_loader *l = opened(ds, D9D_LOADER_SEQUENTIAL, NULL);
+
+    (void)state;
+    two[0].limit = 4;
+    two[1].limit = 2;
+    assert_ok(d9d_loader_set_fields(l, two, 2));
+    assert_fails(d9d_loader_check_values(l, 0), D9D_EMISMATCH,
+                 "data: sample 2 has 2 in the field \"boxes\", and the test must be below 2");
+    two[1].limit = 8; /* the first beyond it is sample 8 */
+    assert_ok(d9d_loader_set_fields(l, two, 2));
+    assert_fails_like(d9d_loader_check_values(l, 0), D9D_EMISMATCH, "data: sample 3 has 4");
     d9d_loader_close(l);
     d9d_dataset_close(ds);
 }
@@ -448,6 +472,7 @@ int main(void)
         unit_test_in_dir(test_samples_hash),
         unit_test_in_dir(test_rows_that_are_absent),
         unit_test_in_dir(test_limits),
+        unit_test_in_dir(test_limits_in_one_walk),
         unit_test_in_dir(test_idle),
         unit_test_in_dir(test_plan),
     };

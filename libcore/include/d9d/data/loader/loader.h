@@ -106,12 +106,13 @@ D9D_API D9D_MUST_USE d9d_status d9d_loader_set_virtual_tokens(d9d_loader *l, int
 
 /* Asks for named tensors of every sample, which batches then carry; strings are copied.  Call it
  * before any sample is read; the same list again changes nothing.  ECONFIG: a dataset has no such
- * field, or one of another type or shape.  EMISMATCH: a sample is known to have a value that is not
- * below its limit. */
+ * field, or one of another type or shape. */
 D9D_API D9D_MUST_USE d9d_status d9d_loader_set_fields(d9d_loader *l,
                                                       const d9d_field_request *requests, size_t n);
-/* EMISMATCH if a document is known to have a label that is none of the classes 0 to n - 1. */
-D9D_API D9D_MUST_USE d9d_status d9d_loader_check_classes(d9d_loader *l, int64_t n);
+/* EMISMATCH: a sample is known to have a value that is not below its request's limit, or a document
+ * a label that is none of so many classes (0: any).  Only where a split's values are known to leave
+ * these limits are its samples read, once. */
+D9D_API D9D_MUST_USE d9d_status d9d_loader_check_values(d9d_loader *l, int64_t classes);
 
 /* Where a sample of the stream comes from. */
 typedef struct d9d_sample_ref {
