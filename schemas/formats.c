@@ -28,6 +28,7 @@ struct unread_fields {
 #define TABLE(n, k, ...) D9D_TABLE(struct unread_fields, n, k, __VA_ARGS__)
 
 static const d9d_key an_integer = {.kind = D9D_KIND_INT, .min = -0x1p63, .max = 0x1p63};
+static const d9d_key a_range = {.kind = D9D_KIND_LIST, .elem = &an_integer, .flags = D9D_NULLABLE};
 static const d9d_key an_index = {.kind = D9D_KIND_INT, .min = 0, .max = 0x1p63};
 static const d9d_key a_number = {
     .kind = D9D_KIND_REAL, .min = -(double)INFINITY, .max = (double)INFINITY};
@@ -117,6 +118,10 @@ static const d9d_key split_keys[] = {
     COUNT("samples", "how many samples follow each other from there"),
     COUNT("positions", "positions with a target in them"),
     COUNT("longest", "positions of its longest sample"),
+    NULLABLE("field_ranges", LIST, "`range` of each field in it; null: of all splits together",
+             .elem = &a_range),
+    NULLABLE("label_range", LIST, "that of the split; null: not known, or of all splits together",
+             .elem = &an_integer),
     D9D_KEY_END,
 };
 static const d9d_key source_keys[] = {

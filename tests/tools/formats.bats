@@ -21,8 +21,12 @@ spoil() { sed -E "$2" "$1" >spoilt && ! cmp -s "$1" spoilt && mv spoilt "spoilt.
     echo '{"input_ids": [1, 2, 3], "labels": [2, 3, -100]}' >labels.jsonl
     d9d-shard -q --format tokens --out labels labels.jsonl
     d9d-shard -q --format tokens --pack 16 --out packed "$golden/moe/train.jsonl"
+    echo '{"fields": [{"name": "x"}, {"name": "k", "dtype": "I32"}]}' >fields.json
+    for i in 1 2 3 4 5 6 7 8 9; do echo "{\"input_ids\": [$i, 2], \"labels\": [-100, $i], \"x\": 0, \"k\": $i}"; done |
+        d9d-shard -q --format tokens --fields fields.json --split valid=0.5 --out splits -
+    grep -q field_ranges splits/manifest.json
     run -2 is d9d.dataset.v0 text/manifest.json
-    is d9d.dataset.v1 {text,labels,packed}/manifest.json
+    is d9d.dataset.v1 {text,labels,packed,splits}/manifest.json
     # What a part says that it is, is said of nothing else.
     d9d-shard -q --format tokens --task 0/1 --out part labels.jsonl
     assert_equal "$(grep -ho '"schema": "[^"]*"' part/*.json | sort -u | tr '\n' ' ')" \

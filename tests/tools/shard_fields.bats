@@ -194,6 +194,23 @@ line() { sed -E "$1" <<<'{"input_ids": [1, 2], "weight": [0, 1], "kind": [0, 1],
     shard --pack 16 --split valid=3 --out packed t.jsonl
     d9d-shard verify -q packed
     assert_equal "$(ranges packed)" "$(ranges t)"
+    # A split has ranges of its own, unless it is of given size.
+    [ "$(jq '[.splits[] | has("field_ranges") or has("label_range")] | any' t/manifest.json packed/manifest.json | sort -u)" = false ]
+    awk '{ sub(/1, 2/, "1, " NR); print }' t.jsonl | head -n 60 >few.jsonl
+    shard --unit-size 1kB --split valid=0.3 --out parts few.jsonl
+    d9d-shard verify -q parts
+    for split in train valid; do
+        for ((k = 0; k < $(jq ".splits[] | select(.name == \"$split\").samples" parts/manifest.json); k++)); do
+            d9d-shard inspect parts --split $split --sample $k --json
+        done >$split.jsonl
+        jq -c --arg s $split '.splits[] | select(.name == $s) | [.field_ranges, .label_range]' parts/manifest.json >ranges.$split
+        jq -sc '[[.[].fields[].tags[] | select(. != -100)], [.[].labels[] | select(. != -100)]] | map([min, max]) |
+            [[.[0], null, null], .[1]]' $split.jsonl | diff ranges.$split -
+    done
+    ! diff -q ranges.train ranges.valid || false
+    for i in 0 1; do shard --unit-size 1kB --split valid=0.3 --task $i/2 --out half$i few.jsonl; done
+    d9d-shard merge -q joined half1 half0
+    diff -r parts joined
 }
 
 @test "damage is found" {

@@ -101,7 +101,7 @@ struct count {
     int64_t input_split; /* the unit's documents have labels, or have none */
     uint64_t shards;
     int64_t longest[D9D_FIELDS_MAX]; /* rows of ragged fields */
-    d9d_field_range range[D9D_FIELDS_MAX], label_range;
+    d9di_field_ranges all, ranges[D9DI_MAX_SPLITS];
     bool unranged; /* a unit does not know its ranges */
 };
 
@@ -121,11 +121,12 @@ static d9d_status count_unit(void *arg, const char *dir, const d9di_shard_unit_s
     }
     c->bound = s->bound > c->bound ? s->bound : c->bound;
     c->shards += s->shards.len;
-    for (i = 0; i < D9D_FIELDS_MAX; i++) {
+    for (i = 0; i < D9D_FIELDS_MAX; i++)
         c->longest[i] = s->longest[i] > c->longest[i] ? s->longest[i] : c->longest[i];
-        d9di_field_range_merge(&c->range[i], &s->range[i]);
+    for (i = 0; i < c->m->n_splits; i++) {
+        d9di_field_ranges_merge(&c->ranges[i], &s->ranges[i]);
+        d9di_field_ranges_merge(&c->all, &s->ranges[i]);
     }
-    d9di_field_range_merge(&c->label_range, &s->label_range);
     c->unranged = c->unranged || !s->ranged;
     c->m->tokens += s->tokens;
     add_documents(&c->m->documents, &s->documents);
@@ -142,8 +143,9 @@ static void assign_split_ranges(const d9di_shard_split_stats *split, d9di_datase
 {
     m->samples = m->positions = 0;
     for (size_t i = 0; i < m->n_splits; i++) {
-        m->splits[i] = (d9di_dataset_split){m->splits[i].name, m->samples, split[i].samples,
-                                            split[i].positions, split[i].longest};
+        m->splits[i] =
+            (d9di_dataset_split){m->splits[i].name,  m->samples,       split[i].samples,
+                                 split[i].positions, split[i].longest, m->splits[i].ranges};
         m->samples += split[i].samples;
         m->positions += split[i].positions;
     }
@@ -161,9 +163,38 @@ static d9d_status set_fields(const d9di_assemble_opts *opts, const struct count 
     for (size_t i = 0; i < declared.n; i++) {
         v[i] = declared.v[i];
         v[i].longest = v[i].ragged ? c->longest[i] : 0;
-        v[i].range = c->unranged ? (d9d_field_range){.known = false} : c->range[i];
+        v[i].range = c->unranged ? (d9d_field_range){.known = false} : c->all.field[i];
     }
     m->fields = (d9d_field_list){v, declared.n};
+    return D9D_OK;
+}
+
+/* Units do not know what goes into a split of given size. */
+static bool are_split_ranges_known(const d9di_assemble_opts *opts, const struct count *c)
+{
+    bool known = !c->unranged && c->m->n_splits > 1 && (c->m->labels || c->m->fields.n > 0);
+
+    for (size_t i = 0; known && i < c->m->n_splits; i++)
+        known = opts->counts[i] <= 0;
+    return known;
+}
+
+/* One split has the ranges of the dataset. */
+static d9d_status set_split_ranges(const d9di_assemble_opts *opts, const struct count *c,
+                                   d9di_dataset_manifest *m)
+{
+    const size_t n = m->n_splits * sizeof(c->ranges[0]);
+    d9di_field_ranges *v = NULL;
+
+    if (are_split_ranges_known(opts, c)) {
+        v = d9d_arena_alloc(&m->arena, n);
+        if (v == NULL)
+            return D9D_FAIL(D9D_ENOMEM, "%s: no memory for %zu splits", opts->unit.dir,
+                            m->n_splits);
+        memcpy(v, c->ranges, n);
+    }
+    for (size_t i = 0; i < m->n_splits; i++)
+        m->splits[i].ranges = v != NULL ? &v[i] : NULL;
     return D9D_OK;
 }
 
@@ -180,8 +211,9 @@ static d9d_status count_units(const d9di_assemble_opts *opts, d9di_shard_split_s
         m->vocab_size = c.bound;
     m->wide = opts->unit.wide;
     m->labels = c.labels == 1;
-    m->label_range = c.unranged ? (d9d_field_range){.known = false} : c.label_range;
+    m->label_range = c.unranged ? (d9d_field_range){.known = false} : c.all.label;
     D9D_TRY(set_fields(opts, &c, m));
+    D9D_TRY(set_split_ranges(opts, &c, m));
     if (c.shards > D9DI_MAX_SHARDS)
         return D9D_FAIL(
             D9D_EFORMAT,

@@ -166,13 +166,13 @@ void d9di_shard_split_stats_add(d9di_shard_split_stats *s, int64_t length, int64
     s->lengths[63 - __builtin_clzll((unsigned long long)length)]++;
 }
 
-static void count_field(d9di_shard_unit *u, size_t k, const void *data, int64_t rows)
+static void count_field(d9di_shard_unit *u, size_t split, size_t k, const void *data, int64_t rows)
 {
     const d9d_field *f = &u->opts.fields.v[k];
 
     if (f->ragged && rows > u->state.longest[k])
         u->state.longest[k] = rows;
-    d9di_field_range_add(&u->state.range[k], f, data, rows);
+    d9di_field_range_add(&u->state.ranges[split].field[k], f, data, rows);
 }
 
 /* Writes the values of the sample's documents, and where they are. */
@@ -188,7 +188,7 @@ static d9d_status write_fields(d9di_shard_unit *u, const d9di_shard_sample *s)
         D9D_TRY(d9d_field_values_find(u->opts.fields, from, s->fields[i], s->segments[i],
                                       u->opts.dir, &v));
         for (size_t k = 0; k < u->opts.fields.n; k++)
-            count_field(u, k, v.data[k], v.rows[k]);
+            count_field(u, s->split, k, v.data[k], v.rows[k]);
         D9D_TRY(d9di_out_file_write(&u->documents, &at, sizeof(at)));
         D9D_TRY(d9di_out_file_write(&u->fields, from, s->fields[i]));
         at.token += s->segments[i];
@@ -247,7 +247,7 @@ d9d_status d9di_shard_unit_add(d9di_shard_unit *u, const d9di_shard_sample *samp
         update_bound(u, tokens, labels, n);
     D9D_TRY(write_tokens(u, tokens, n));
     if (labels) {
-        d9di_field_range_add_i32(&u->state.label_range, labels, n);
+        d9di_field_range_add_i32(&u->state.ranges[sample->split].label, labels, n);
         D9D_TRY(d9di_out_file_write(&u->labels, labels, n * sizeof(*labels)));
     }
     D9D_TRY(write_fields(u, sample));

@@ -53,8 +53,7 @@ typedef struct d9di_shard_unit_state {
     int64_t bound;                   /* the largest id or label, plus one, if it must be found */
     int64_t labels;                  /* -1: no samples, 0: next token, 1: given */
     int64_t longest[D9D_FIELDS_MAX]; /* most rows of each ragged field */
-    d9d_field_range range[D9D_FIELDS_MAX]; /* of each field of integers */
-    d9d_field_range label_range;           /* of the labels that were given */
+    d9di_field_ranges ranges[D9DI_MAX_SPLITS]; /* of integers and of labels that were given */
     bool ranged; /* the ranges are those of all values: not in units of older versions */
     bool hashed; /* the two hashes are valid: for all units but those of 0.1 */
     d9d_hash records_hash, segments_hash; /* hashes of the spools */

@@ -83,14 +83,16 @@ static json_t *longest_json(const d9di_shard_unit_opts *opts, const d9di_shard_u
     return v;
 }
 
-/* Of each field, then of the labels. */
+/* Of each split those of each field, then of the labels. */
 static json_t *ranges_json(const d9di_shard_unit_opts *opts, const d9di_shard_unit_state *s)
 {
     json_t *v = json_array();
 
-    for (size_t i = 0; i < opts->fields.n; i++)
-        d9d_json_add(&v, d9di_field_range_json(&s->range[i]));
-    d9d_json_add(&v, d9di_field_range_json(&s->label_range));
+    for (size_t k = 0; k < opts->n_splits; k++) {
+        for (size_t i = 0; i < opts->fields.n; i++)
+            d9d_json_add(&v, d9di_field_range_json(&s->ranges[k].field[i]));
+        d9d_json_add(&v, d9di_field_range_json(&s->ranges[k].label));
+    }
     return v;
 }
 
@@ -222,15 +224,19 @@ static d9d_status read_longest(const json_t *root, const char *where, size_t n,
 }
 
 /* Units of older versions have none. */
-static d9d_status read_ranges(const json_t *root, const char *where, size_t n,
-                              d9di_shard_unit_state *s)
+static d9d_status read_ranges(const json_t *root, const char *where,
+                              const d9di_shard_unit_opts *opts, d9di_shard_unit_state *s)
 {
     const json_t *list = json_object_get(root, "ranges");
+    const size_t n = opts->fields.n, all = opts->n_splits * (n + 1);
 
-    s->ranged = json_array_size(list) == n + 1;
-    for (size_t i = 0; s->ranged && i <= n; i++)
+    s->ranged = json_array_size(list) == all;
+    for (size_t i = 0; s->ranged && i < all; i++) {
+        d9di_field_ranges *r = &s->ranges[i / (n + 1)];
+
         D9D_TRY(d9di_field_range_parse(json_array_get(list, i), where,
-                                       i < n ? &s->range[i] : &s->label_range));
+                                       i % (n + 1) < n ? &r->field[i % (n + 1)] : &r->label));
+    }
     return D9D_OK;
 }
 
@@ -313,7 +319,7 @@ static d9d_status read_state(const json_t *root, const char *where, const d9d_bu
     D9D_TRY(read_splits(root, where, opts, s));
     D9D_TRY(read_skipped(root, where, s));
     D9D_TRY(read_longest(root, where, opts->fields.n, s));
-    D9D_TRY(read_ranges(root, where, opts->fields.n, s));
+    D9D_TRY(read_ranges(root, where, opts, s));
     return read_lists(root, where, opts, s);
 }
 

@@ -362,6 +362,19 @@ d9d_field_list d9d_dataset_fields(const d9d_dataset *ds)
     return ds->manifest.fields;
 }
 
+const d9d_field_range *d9di_dataset_field_range(const d9d_dataset *ds,
+                                                const d9di_dataset_split *split, size_t index)
+{
+    return split->ranges != NULL ? &split->ranges->field[index]
+                                 : &ds->manifest.fields.v[index].range;
+}
+
+const d9d_field_range *d9di_dataset_label_range(const d9d_dataset *ds,
+                                                const d9di_dataset_split *split)
+{
+    return split->ranges != NULL ? &split->ranges->label : &ds->manifest.label_range;
+}
+
 d9d_dataset_special d9d_dataset_get_special(const d9d_dataset *ds)
 {
     return ds->manifest.recipe.add_special;

@@ -49,6 +49,29 @@ static d9d_status get_hash(const json_t *v, const char *where, d9d_hash *out)
     return D9D_OK;
 }
 
+/* The ranges of a split's values, if it has some of its own. */
+static d9d_status parse_split_ranges(d9di_dataset_manifest *m, const json_t *v, const char *where,
+                                     d9di_dataset_split *s)
+{
+    const json_t *fields = json_object_get(v, "field_ranges"),
+                 *label = json_object_get(v, "label_range");
+    d9di_field_ranges *r;
+
+    if (fields == NULL && label == NULL)
+        return D9D_OK;
+    r = d9d_arena_alloc(&m->arena, sizeof(*r));
+    if (r == NULL)
+        return D9D_FAIL(D9D_ENOMEM, "%s: no memory", where);
+    if (json_array_size(fields) != m->fields.n)
+        return D9D_FAIL(D9D_EFORMAT, "%s: field_ranges: has %zu elements, the dataset %zu field%s",
+                        where, json_array_size(fields), m->fields.n, D9D_PLURAL(m->fields.n));
+    for (size_t i = 0; i < m->fields.n; i++)
+        D9D_TRY(d9di_field_range_parse(json_array_get(fields, i), where, &r->field[i]));
+    D9D_TRY(d9di_field_range_parse(label, where, &r->label));
+    s->ranges = r;
+    return D9D_OK;
+}
+
 static d9d_status parse_splits(d9di_dataset_manifest *m, const json_t *root, const char *where)
 {
     int64_t next = 0, positions = 0;
@@ -68,6 +91,7 @@ static d9d_status parse_splits(d9di_dataset_manifest *m, const json_t *root, con
         D9D_TRY(d9d_json_get_i64(v, at, "samples", 0, m->samples - next, &s->samples));
         D9D_TRY(d9d_json_get_i64(v, at, "positions", 0, m->positions - positions, &s->positions));
         D9D_TRY(d9d_json_get_i64(v, at, "longest", 0, D9DI_MAX_LENGTH, &s->longest));
+        D9D_TRY(parse_split_ranges(m, v, at, s));
         next += s->samples;
         positions += s->positions;
     }
@@ -491,6 +515,23 @@ static json_t *documents_json(const d9di_dataset_manifest *m)
     return NULL;
 }
 
+static json_t *split_json(const d9di_dataset_manifest *m, const d9di_dataset_split *s)
+{
+    json_t *v = json_pack("{s:s, s:I, s:I, s:I, s:I}", "name", s->name, "first",
+                          (json_int_t)s->first, "samples", (json_int_t)s->samples, "positions",
+                          (json_int_t)s->positions, "longest", (json_int_t)s->longest);
+    json_t *list = s->ranges != NULL ? json_array() : NULL;
+
+    if (s->ranges == NULL)
+        return v;
+    for (size_t i = 0; i < m->fields.n; i++)
+        d9d_json_add(&list, d9di_field_range_json(&s->ranges->field[i]));
+    d9d_json_set(&v, "field_ranges", list);
+    if (m->labels)
+        d9d_json_set(&v, "label_range", d9di_field_range_json(&s->ranges->label));
+    return v;
+}
+
 static json_t *lists_json(const d9di_dataset_manifest *m)
 {
     json_t *sources = json_array(), *splits = json_array(), *edges = json_array();
@@ -500,14 +541,8 @@ static json_t *lists_json(const d9di_dataset_manifest *m)
     for (i = 0; i < m->n_sources; i++)
         d9d_json_add(&sources, json_pack("{s:o, s:I}", "name", d9d_json_str(m->sources[i].name),
                                          "bytes", (json_int_t)m->sources[i].bytes));
-    for (i = 0; i < m->n_splits; i++) {
-        const d9di_dataset_split *s = &m->splits[i];
-
-        d9d_json_add(&splits,
-                     json_pack("{s:s, s:I, s:I, s:I, s:I}", "name", s->name, "first",
-                               (json_int_t)s->first, "samples", (json_int_t)s->samples, "positions",
-                               (json_int_t)s->positions, "longest", (json_int_t)s->longest));
-    }
+    for (i = 0; i < m->n_splits; i++)
+        d9d_json_add(&splits, split_json(m, &m->splits[i]));
     for (i = 0; i < m->n_edges; i++)
         d9d_json_add(&edges, json_integer(m->edges[i]));
     for (i = 0; i < m->n_files; i++)

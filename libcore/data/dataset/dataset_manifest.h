@@ -17,6 +17,7 @@ enum { D9DI_MAX_SHARDS = 100000 };          /* most shards of a dataset */
 typedef struct d9di_dataset_split {
     const char *name;
     int64_t first, samples, positions, longest;
+    const d9di_field_ranges *ranges; /* NULL: they are known of all splits together */
 } d9di_dataset_split;
 
 typedef struct d9di_dataset_file {

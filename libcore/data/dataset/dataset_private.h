@@ -52,6 +52,12 @@ d9d_status d9di_dataset_synthetic_sample(const d9d_dataset *ds, int64_t k, d9d_s
 d9d_status d9di_dataset_synthetic_expand(const d9d_dataset *ds, const d9d_sample *s, int32_t *ids,
                                          int32_t *labels, int32_t *positions, int32_t *segments);
 
+/* The range of a field's values, or of labels, in a split as far as it is known. */
+const d9d_field_range *d9di_dataset_field_range(const d9d_dataset *ds,
+                                                const d9di_dataset_split *split, size_t index);
+const d9d_field_range *d9di_dataset_label_range(const d9d_dataset *ds,
+                                                const d9di_dataset_split *split);
+
 /* Reads a sample's record by its number in the dataset. */
 d9d_status d9di_dataset_sample(d9d_dataset *ds, int64_t number, d9d_sample *out);
 

@@ -145,17 +145,19 @@ static d9d_status check_files(const d9d_dataset *ds, const d9d_log *log)
 /* --- records ------------------------------------------------------------------------------- */
 
 /* True if the values are those that the manifest says, as far as it does. */
-static bool is_in_range(const d9d_field *f, const void *data, int64_t rows)
+static bool is_in_range(const d9d_field_range *range, const d9d_field *f, const void *data,
+                        int64_t rows)
 {
-    d9d_field_range r = f->range;
+    d9d_field_range r = *range;
 
     if (r.known)
         d9di_field_range_add(&r, f, data, rows);
-    return r.min == f->range.min && r.max == f->range.max;
+    return r.min == range->min && r.max == range->max;
 }
 
 /* Checks the fields of a sample's documents. */
-static d9d_status check_fields(const d9d_dataset *ds, const d9d_sample *s)
+static d9d_status check_fields(const d9d_dataset *ds, const d9di_dataset_split *split,
+                               const d9d_sample *s)
 {
     const d9d_field_list list = ds->manifest.fields;
     d9d_sample_fields *f;
@@ -167,6 +169,7 @@ static d9d_status check_fields(const d9d_dataset *ds, const d9d_sample *s)
     for (size_t k = 0; k < s->n_segments * list.n && st == D9D_OK; k++) {
         const size_t i = k % list.n;
         const d9d_field_values *v = d9d_sample_fields_get(f, k / list.n);
+        const d9d_field_range *range = d9di_dataset_field_range(ds, split, i);
         const int64_t bad = list.v[i].allow_nan
                                 ? -1
                                 : d9di_field_find_nonfinite(&list.v[i], v->data[i], v->rows[i]);
@@ -175,13 +178,13 @@ static d9d_status check_fields(const d9d_dataset *ds, const d9d_sample *s)
             st = D9D_FAIL(D9D_EFORMAT,
                           "%s: sample %lld: element %lld of the field \"%s\" is NaN or infinite",
                           ds->dir, (long long)s->number, (long long)bad, list.v[i].name);
-        else if (!is_in_range(&list.v[i], v->data[i], v->rows[i]))
+        else if (!is_in_range(range, &list.v[i], v->data[i], v->rows[i]))
             st =
                 D9D_FAIL(D9D_EFORMAT,
                          "%s: sample %lld: the field \"%s\" has values outside %lld to %lld, which "
                          "the manifest says",
-                         ds->dir, (long long)s->number, list.v[i].name,
-                         (long long)list.v[i].range.min, (long long)list.v[i].range.max);
+                         ds->dir, (long long)s->number, list.v[i].name, (long long)range->min,
+                         (long long)range->max);
         else if (list.v[i].ragged && v->rows[i] > list.v[i].longest)
             st = D9D_FAIL(D9D_EFORMAT,
                           "%s: sample %lld: the field \"%s\" has %lld row%s, the manifest says at "
@@ -208,7 +211,7 @@ static d9d_status check_split(d9d_dataset *ds, const d9di_dataset_split *split, 
             return D9D_FAIL(D9D_EFORMAT,
                             "%s: sample %lld is in bucket %u, its length %lld is of %u", ds->dir,
                             (long long)s.number, s.bucket, (long long)s.length, bucket);
-        D9D_TRY(check_fields(ds, &s));
+        D9D_TRY(check_fields(ds, split, &s));
         positions += s.length;
         longest = s.length > longest ? s.length : longest;
         *tokens += s.stored;

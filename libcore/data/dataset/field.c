@@ -264,6 +264,13 @@ void d9di_field_range_merge(d9d_field_range *r, const d9d_field_range *other)
     r->known = true;
 }
 
+void d9di_field_ranges_merge(d9di_field_ranges *to, const d9di_field_ranges *from)
+{
+    for (size_t i = 0; i < D9D_FIELDS_MAX; i++)
+        d9di_field_range_merge(&to->field[i], &from->field[i]);
+    d9di_field_range_merge(&to->label, &from->label);
+}
+
 json_t *d9di_field_range_json(const d9d_field_range *r)
 {
     return r->known ? json_pack("[I, I]", (json_int_t)r->min, (json_int_t)r->max) : json_null();

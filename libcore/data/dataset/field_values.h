@@ -29,6 +29,11 @@ int64_t d9di_field_find_nonfinite(const d9d_field *f, const void *data, int64_t 
 void d9di_field_range_add(d9d_field_range *r, const d9d_field *f, const void *data, int64_t rows);
 void d9di_field_range_add_i32(d9d_field_range *r, const int32_t *v, size_t n);
 void d9di_field_range_merge(d9d_field_range *r, const d9d_field_range *other);
+/* Those of every field and of the labels. */
+typedef struct d9di_field_ranges {
+    d9d_field_range field[D9D_FIELDS_MAX], label;
+} d9di_field_ranges;
+void d9di_field_ranges_merge(d9di_field_ranges *to, const d9di_field_ranges *from);
 /* [min, max], or null; and back, where absent is null too. */
 json_t *d9di_field_range_json(const d9d_field_range *r);
 d9d_status d9di_field_range_parse(const json_t *v, const char *where, d9d_field_range *out);

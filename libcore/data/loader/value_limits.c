@@ -151,12 +151,14 @@ d9d_status d9di_value_limits_check(const d9d_loader_source *source, const d9di_v
         const d9d_field *f = &fields.v[limits->index[i]];
 
         if (limits->requests[i].limit == 0 ||
-            !is_beyond(&f->range, INT64_MIN, limits->requests[i].limit))
+            !is_beyond(d9di_dataset_field_range(w.ds, w.ds->split, limits->index[i]), INT64_MIN,
+                       limits->requests[i].limit))
             continue;
         w.left[w.n_left++] = i;
         w.expands = w.expands || has_targets(w.ds, f);
     }
-    if (limits->classes > 0 && is_beyond(&w.ds->manifest.label_range, 0, limits->classes)) {
+    if (limits->classes > 0 &&
+        is_beyond(d9di_dataset_label_range(w.ds, w.ds->split), 0, limits->classes)) {
         w.classes = limits->classes;
         w.expands = true;
     }

@@ -1,8 +1,8 @@
 /* value_limits.h - are the integers of a dataset those that somebody can learn from?
  *
- * A dataset that d9d-shard made knows the range of its values.  Only where that leaves the limits
- * are samples read, of the split and without those that are skipped, until one is found: once,
- * whatever the number of limits.
+ * A dataset that d9d-shard made knows the range of its values, and that of each split by share.
+ * Only where the split's leaves the limits are its samples read, without those that are skipped,
+ * until one is found: once, whatever the number of limits.
  */
 #ifndef D9DI_DATA_LOADER_VALUE_LIMITS_H
 #define D9DI_DATA_LOADER_VALUE_LIMITS_H

@@ -40,7 +40,8 @@ static void write_documents(const char *path, int n)
     d9d_buf_release(&b);
 }
 
-static d9d_dataset *made(const char *dir, int n, const char *padding, int64_t pack)
+static d9d_dataset *made_of(const char *dir, int n, const char *padding, int64_t pack,
+                            const char *split)
 {
     const char *const inputs[] = {"docs.jsonl"};
     d9d_shard_report report;
@@ -65,10 +66,16 @@ static d9d_dataset *made(const char *dir, int n, const char *padding, int64_t pa
                                               .fields = "fields.json",
                                               .seed = -1,
                                               .pack = pack,
+                                              .split = split,
                                               .replace = true},
                             NULL, &report));
     assert_ok(d9d_dataset_open(dir, NULL, &ds));
     return ds;
+}
+
+static d9d_dataset *made(const char *dir, int n, const char *padding, int64_t pack)
+{
+    return made_of(dir, n, padding, pack, NULL);
 }
 
 static d9d_loader *opened(d9d_dataset *ds, d9d_loader_order order, const d9d_index_set *skip)
@@ -339,17 +346,13 @@ static void test_plan(void **state)
     d9d_dataset_close(ds);
 }
 
-/* The manifest as it was before it had ranges. */
-static void forget_ranges(const char *path)
+static void edit_manifest(const char *path, void (*edit)(json_t *doc))
 {
     json_t *doc;
     d9d_buf b = {0};
-    size_t i;
-    json_t *field;
 
     assert_ok(d9d_json_read(path, 1 << 20, &doc));
-    json_array_foreach(json_object_get(doc, "fields"), i, field)(void)
-        json_object_del(field, "range");
+    edit(doc);
     (void)json_object_del(doc, "xxh3");
     assert_ok(d9d_json_put(&b, doc, 2));
     assert_ok(d9d_buf_append(&b, "\n", 1));
@@ -357,6 +360,32 @@ static void forget_ranges(const char *path)
     assert_ok(d9d_fs_write_atomic(path, b.data, b.len));
     json_decref(doc);
     d9d_buf_release(&b);
+}
+
+/* The manifest as it was before it had ranges. */
+static void forget_ranges(json_t *doc)
+{
+    json_t *field;
+    size_t i;
+
+    json_array_foreach(json_object_get(doc, "fields"), i, field)(void)
+        json_object_del(field, "range");
+}
+
+/* Says that the boxes of "valid", the last field, are all 0. */
+static void belittle_boxes(json_t *doc)
+{
+    json_t *split;
+    size_t i;
+
+    json_array_foreach(json_object_get(doc, "splits"), i, split)
+    {
+        json_t *ranges = json_object_get(split, "field_ranges");
+
+        assert_int_equal(json_array_size(ranges), ALL);
+        if (strcmp(json_string_value(json_object_get(split, "name")), "valid") == 0)
+            assert_int_equal(json_array_set_new(ranges, ALL - 1, json_pack("[i, i]", 0, 0)), 0);
+    }
 }
 
 /* Document 3 is the first that has kinds above 3, and documents 4, 8 and 9 the next. */
@@ -386,7 +415,7 @@ static void test_limits(void **state)
     d9d_loader_close(l);
     d9d_index_set_release(&skip);
     d9d_dataset_close(ds);
-    forget_ranges("data/manifest.json");
+    edit_manifest("data/manifest.json", forget_ranges);
     assert_ok(d9d_dataset_open("data", NULL, &ds));
     l = opened(ds, D9D_LOADER_SEQUENTIAL, NULL);
     assert_ok(d9d_loader_set_fields(l, &kind, 1));
@@ -415,6 +444,37 @@ static void test_limits_in_one_walk(void **state)
     d9d_dataset_close(ds);
 }
 
+static d9d_status check_boxes(const char *split, int64_t limit)
+{
+    d9d_field_request boxes = all[BOXES];
+    d9d_dataset *ds;
+    d9d_loader *l;
+    d9d_status st;
+
+    boxes.limit = limit;
+    assert_ok(d9d_dataset_open("data", split, &ds));
+    l = opened(ds, D9D_LOADER_SEQUENTIAL, NULL);
+    assert_ok(d9d_loader_set_fields(l, &boxes, 1));
+    st = d9d_loader_check_values(l, 0);
+    d9d_loader_close(l);
+    d9d_dataset_close(ds);
+    return st;
+}
+
+/* What another split has is no reason to read this one's samples. */
+static void test_limits_of_splits(void **state)
+{
+    (void)state;
+    d9d_dataset_close(made_of("data", 40, "right", 0, "valid=0.4"));
+    assert_fails_like(check_boxes("train", 2), D9D_EMISMATCH, "in the field \"boxes\"");
+    assert_fails_like(check_boxes("valid", 2), D9D_EMISMATCH, "in the field \"boxes\"");
+    edit_manifest("data/manifest.json", belittle_boxes);
+    assert_fails_like(check_boxes("train", 2), D9D_EMISMATCH, "in the field \"boxes\"");
+    assert_ok(check_boxes("valid", 2));
+    assert_fails_like(d9d_dataset_verify("data", NULL), D9D_EVERIFY,
+                      "the field \"boxes\" has values outside 0 to 0");
+}
+
 static d9d_hash samples_hash(const char *dir)
 {
     d9d_dataset *ds;
@@ -434,7 +494,7 @@ static void test_samples_hash(void **state)
 
     (void)state;
     d9d_dataset_close(ds);
-    forget_ranges("data/manifest.json");
+    edit_manifest("data/manifest.json", forget_ranges);
     assert_ok(d9d_dataset_open("data", NULL, &ds));
     assert_true(d9d_hash_equal(d9d_dataset_samples_hash(ds), h));
     assert_false(d9d_hash_equal(d9d_dataset_hash(ds), manifest));
@@ -473,6 +533,7 @@ int main(void)
         unit_test_in_dir(test_rows_that_are_absent),
         unit_test_in_dir(test_limits),
         unit_test_in_dir(test_limits_in_one_walk),
+        unit_test_in_dir(test_limits_of_splits),
         unit_test_in_dir(test_idle),
         unit_test_in_dir(test_plan),
     };
