@@ -69,14 +69,14 @@ static void read_answers(const char *line, size_t size)
     d9di_answer_pair p;
     json_t *mismatch = NULL;
 
-    if (d9di_answer_pair_read(line, size, &p, &error) == D9D_OK) {
+    if (d9di_answer_pair_read(line, size, NULL, &p, &error) == D9D_OK) {
         if (p.chosen == NULL || p.rejected == NULL)
             abort();
         check_chat(p.chosen);
         check_chat(p.rejected);
         d9di_answer_pair_release(&p);
     }
-    if (d9di_answer_pair_read_unpaired(line, size, &p, &error) == D9D_OK) {
+    if (d9di_answer_pair_read_unpaired(line, size, NULL, &p, &error) == D9D_OK) {
         if ((p.chosen == NULL) == (p.rejected == NULL))
             abort();
         d9di_answer_pair_release(&p);

@@ -90,6 +90,23 @@ JSON
     [[ "$output" == *'"label" is not true or false'* ]]
 }
 
+@test "a text beside a prompt that nothing reads is refused, one that the template reads is not" {
+    refused() { # FORMAT LINE WORDS
+        echo "$2" >in.jsonl
+        run -1 "${shard[@]}" --format "$1" -o out in.jsonl
+        [[ "$output" == *"$3"* ]]
+        [ ! -e out ]
+    }
+    refused preference '{"prompt": "a", "chosen": "b", "rejected": "c", "context": "d"}' \
+        '"context" stands beside "prompt" and "chosen", and nothing reads it'
+    refused unpaired '{"prompt": "a", "completion": "b", "label": true, "input": "d"}' \
+        '"input" stands beside "prompt" and "completion", and nothing reads it'
+    echo '{"prompt": "a", "chosen": "b", "rejected": "c", "context": "int d;", "source": "web"}' >in.jsonl
+    { printf '{{ context }}' && cat "$golden/chat.jinja"; } >reads.jinja
+    d9d-shard -q -t "$examples/tokenizer/tokenizer.json" --template reads.jinja --format preference -o out in.jsonl
+    [[ "$(d9d-shard inspect out --sample 0 --text)" == *'int d;'* ]]
+}
+
 @test "the examples learn what is preferred, and a student from that" {
     "$examples/preference/records.sh" 64 >pairs.jsonl
     "${shard[@]}" --format preference --pack 256 -o pairs pairs.jsonl

@@ -175,10 +175,11 @@ static d9d_status tokenize_pair(const d9di_shard_tokenizer *t, d9di_shard_worker
                                 d9di_document_chunk *c, d9di_document_record *doc, const char *raw,
                                 size_t n, d9di_jsonl_error *error)
 {
+    const d9di_chat_reader reader = d9di_chat_get_reader(t->chat);
     d9di_answer_pair p;
     d9d_status st;
 
-    D9D_TRY(d9di_answer_pair_read(raw, n, &p, error));
+    D9D_TRY(d9di_answer_pair_read(raw, n, &reader, &p, error));
     st = add_answers(t, w, c, doc, (const json_t *const[]){p.chosen, p.rejected}, 2, error);
     d9di_answer_pair_release(&p);
     return st;
@@ -206,11 +207,12 @@ static d9d_status tokenize_unpaired(const d9di_shard_tokenizer *t, d9di_shard_wo
                                     d9di_document_chunk *c, d9di_document_record *doc,
                                     const char *raw, size_t n, d9di_jsonl_error *error)
 {
+    const d9di_chat_reader reader = d9di_chat_get_reader(t->chat);
     d9di_answer_pair p;
     json_t *mismatch;
     d9d_status st;
 
-    D9D_TRY(d9di_answer_pair_read_unpaired(raw, n, &p, error));
+    D9D_TRY(d9di_answer_pair_read_unpaired(raw, n, &reader, &p, error));
     st = read_mismatch(c, doc, raw, n, &mismatch);
     if (st == D9D_OK)
         st = add_answers(t, w, c, doc,

@@ -146,19 +146,22 @@ static bool is_empty(const json_t *v)
     return json_string_length(v) == 0 && json_array_size(v) == 0 && json_object_size(v) == 0;
 }
 
-/* `used` is the one that is part of the question, or NULL. */
-static d9d_status check_texts(conversion *c, const struct pair *p, const char *used)
+d9d_status d9di_chat_layout_check_texts(const json_t *chat, const char *question,
+                                        const char *answer, const char *used,
+                                        const d9di_chat_reader *reader, char *why, size_t size)
 {
     for (size_t i = 0; i < sizeof(question_texts) / sizeof(question_texts[0]); i++) {
         const char *name = question_texts[i];
 
-        if (is_empty(json_object_get(c->chat, name)) || (used != NULL && strcmp(name, used) == 0) ||
-            (c->reader != NULL && c->reader->reads(c->reader->arg, name)))
+        if (is_empty(json_object_get(chat, name)) || (used != NULL && strcmp(name, used) == 0) ||
+            (reader != NULL && reader->reads(reader->arg, name)))
             continue;
-        return REFUSE(c,
-                      "\"%s\" stands beside \"%s\" and \"%s\", and nothing reads it: make it part "
-                      "of \"%s\", or remove it",
-                      name, p->question, p->answer, p->question);
+        (void)d9d_num_format(
+            why, size,
+            "\"%s\" stands beside \"%s\" and \"%s\", and nothing reads it: make it "
+            "part of \"%s\", or remove it",
+            name, question, answer, question);
+        return D9D_EFORMAT;
     }
     return D9D_OK;
 }
@@ -232,7 +235,9 @@ static d9d_status convert_pair(conversion *c)
     json_t *answer = json_object_get(c->chat, p->answer);
     json_t *input = p->input ? json_object_get(c->chat, p->input) : NULL;
 
-    D9D_TRY(check_texts(c, p, json_is_array(question) ? NULL : p->input));
+    D9D_TRY(d9di_chat_layout_check_texts(c->chat, p->question, p->answer,
+                                         json_is_array(question) ? NULL : p->input, c->reader,
+                                         c->why, c->size));
     if (json_is_array(question) && json_is_array(answer)) {
         D9D_TRY(add_messages(c, p->question, question, false));
         return add_messages(c, p->answer, answer, true);

@@ -33,6 +33,13 @@ d9d_status d9di_chat_layout_system(json_t *chat);
  * as below. */
 d9d_status d9di_chat_layout_tools(json_t *chat, char *why, size_t size);
 
+/* EFORMAT, as below: a text stands beside a question and its answer, the members of these names,
+ * which an answer may depend on, and neither the layout reads it, unless it is `used` (NULL: none
+ * is), nor the reader. */
+d9d_status d9di_chat_layout_check_texts(const json_t *chat, const char *question,
+                                        const char *answer, const char *used,
+                                        const d9di_chat_reader *reader, char *why, size_t size);
+
 /* Gives a chat without "messages" those of its layout.  False: it has no layout that is known.
  * Else *st says how it went; EFORMAT: why[0, size) says what its layout lacks, or which text beside
  * a question and its answer has no place in it and is not read either, and no message is recorded.

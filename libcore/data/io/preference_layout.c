@@ -142,7 +142,20 @@ static size_t count_shared(const json_t *a, const json_t *b)
     return n;
 }
 
-static d9d_status make_pair(const json_t *record, d9di_answer_pair *out, d9di_jsonl_error *error)
+/* Without a prompt the answers have it. */
+static d9d_status check_texts(const json_t *record, const char *answer, const char *other,
+                              const d9di_chat_reader *reader, d9di_jsonl_error *error)
+{
+    const bool prompted = json_object_get(record, "prompt") != NULL;
+
+    error->reason = D9D_SHARD_BAD_VALUE;
+    return d9di_chat_layout_check_texts(record, prompted ? "prompt" : answer,
+                                        prompted ? answer : other, NULL, reader, error->message,
+                                        sizeof(error->message));
+}
+
+static d9d_status make_pair(const json_t *record, const d9di_chat_reader *reader,
+                            d9di_answer_pair *out, d9di_jsonl_error *error)
 {
     const json_t *prompt = json_object_get(record, "prompt"), *chosen, *rejected;
     size_t shared = 0;
@@ -162,19 +175,20 @@ static d9d_status make_pair(const json_t *record, d9di_answer_pair *out, d9di_js
         (shared == json_array_size(chosen) || shared == json_array_size(rejected)))
         return REFUSE(error, D9D_SHARD_BAD_VALUE,
                       "\"chosen\" and \"rejected\" begin alike and one of them ends there");
+    D9D_TRY(check_texts(record, "chosen", "rejected", reader, error));
     D9D_TRY(chat_make(record, prompt, chosen, shared, &out->chosen));
     return chat_make(record, prompt, rejected, shared, &out->rejected);
 }
 
-d9d_status d9di_answer_pair_read(const char *line, size_t n, d9di_answer_pair *out,
-                                 d9di_jsonl_error *error)
+d9d_status d9di_answer_pair_read(const char *line, size_t n, const d9di_chat_reader *reader,
+                                 d9di_answer_pair *out, d9di_jsonl_error *error)
 {
     d9di_answer_pair p = {NULL, NULL};
     json_t *record;
     d9d_status st;
 
     D9D_TRY(parse_record(line, n, &record, error));
-    st = make_pair(record, &p, error);
+    st = make_pair(record, reader, &p, error);
     json_decref(record);
     if (st == D9D_OK)
         *out = p;
@@ -190,8 +204,8 @@ static d9d_status get_unpaired(const json_t *record, const json_t **prompt,
     return get_messages(record, "completion", completion, error);
 }
 
-static d9d_status make_unpaired(const json_t *record, d9di_answer_pair *out,
-                                d9di_jsonl_error *error)
+static d9d_status make_unpaired(const json_t *record, const d9di_chat_reader *reader,
+                                d9di_answer_pair *out, d9di_jsonl_error *error)
 {
     const json_t *label = json_object_get(record, "label"), *prompt, *completion;
 
@@ -199,11 +213,13 @@ static d9d_status make_unpaired(const json_t *record, d9di_answer_pair *out,
     if (!json_is_boolean(label))
         return REFUSE(error, label != NULL ? D9D_SHARD_BAD_VALUE : D9D_SHARD_BAD_MEMBER,
                       "\"label\" is not true or false");
+    D9D_TRY(check_texts(record, "completion", "label", reader, error));
     return chat_make(record, prompt, completion, 0,
                      json_is_true(label) ? &out->chosen : &out->rejected);
 }
 
-d9d_status d9di_answer_pair_read_unpaired(const char *line, size_t n, d9di_answer_pair *out,
+d9d_status d9di_answer_pair_read_unpaired(const char *line, size_t n,
+                                          const d9di_chat_reader *reader, d9di_answer_pair *out,
                                           d9di_jsonl_error *error)
 {
     json_t *record;
@@ -211,7 +227,7 @@ d9d_status d9di_answer_pair_read_unpaired(const char *line, size_t n, d9di_answe
 
     *out = (d9di_answer_pair){NULL, NULL};
     D9D_TRY(parse_record(line, n, &record, error));
-    st = make_unpaired(record, out, error);
+    st = make_unpaired(record, reader, out, error);
     json_decref(record);
     return st;
 }
