@@ -451,3 +451,10 @@ JSON
         --set trainer.batching.microbatch_size=1 --set trainer.checkpointing.local_period_steps=2 --json c.json
     [ "$(number host_local <<<"$output")" = $((4 * $(number checkpoint_bytes <<<"$output"))) ]
 }
+
+@test "a plan of a few tokens has them on few of the ranks that share experts" {
+    sed 's/"num_experts_per_tok": 3/"num_experts_per_tok": 2/' "$golden/moe/config.json" >two.json # of 8
+    plan --length 1 --set trainer.batching.microbatch_size=1 --set model_provider.hf_config=two.json \
+        --set 'mesh={"data_parallel_shard": 4, "expert_parallel": 4}' c.json >few.json
+    is d9d.plan.v1 few.json
+}

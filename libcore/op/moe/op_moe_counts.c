@@ -49,10 +49,11 @@ static int64_t recv_offset(const rank_offsets *o, int from, int to)
     return sum;
 }
 
-/* Received choices of the first `n` local experts. */
-static int64_t local_choices(const rank_offsets *o, int64_t n)
+/* Received choices of the first `n` local experts: at most k of a row.  The offsets of a simulated
+ * device are means, rounded each for itself, which of a few tokens may be more. */
+static int64_t local_choices(const rank_offsets *o, int64_t n, int64_t k)
 {
-    const int64_t per = o->experts / o->n;
+    const int64_t per = o->experts / o->n, most = k * rows_to(o, o->me);
     int64_t sum = 0;
 
     for (int from = 0; from < o->n; from++) {
@@ -60,7 +61,7 @@ static int64_t local_choices(const rank_offsets *o, int64_t n)
 
         sum += (int64_t)at[n] - at[0];
     }
-    return sum;
+    return sum < most ? sum : most;
 }
 
 /* All-gather the counts into c->all, in rank order.  It runs on the group's own stream: the device
@@ -195,8 +196,8 @@ d9d_status d9di_op_moe_counts_wait(d9di_op_moe_counts *c, d9d_op_moe_exchange **
     e->label = c->label;
     e->send = offsets_of(&o, o.me)[n];
     e->recv = rows_to(&o, o.me);
-    e->choices = local_choices(&o, c->experts / n);
-    e->lower = local_choices(&o, c->experts / n / 2);
+    e->choices = local_choices(&o, c->experts / n, c->k);
+    e->lower = local_choices(&o, c->experts / n / 2, c->k);
     exchange_set_max(&o, c, e);
     exchange_set_rows(&o, e);
     *out = e;
