@@ -169,6 +169,7 @@ static d9d_status simulate_stages(d9di_plan_simulate_opts *opts, const d9di_plan
         stage->copy = saves_async(opts->config, p->steps) ? sim.written : 0;
         stage->local = local_copies(opts->config, p) * sim.written;
         stage->batches = batches;
+        stage->state = sim.written;
         stage->saved = sim.saved;
         add_stage(p, &sim, &flops, &once_s);
     }

@@ -10,16 +10,23 @@
 #define LOCAL_COPY_RATE 6e9
 #define LINK_RATE       1.2e9
 
+/* Bytes of the state of the rank that has most.  One replica writes its state to the disk; each
+ * writes its own to memory. */
+static double max_state_bytes(const d9d_plan *p)
+{
+    uint64_t most = 0;
+
+    for (size_t i = 0; i < p->n_stages; i++)
+        most = p->stages[i].state > most ? p->stages[i].state : most;
+    return (double)most;
+}
+
 /* Seconds that a save takes from training, and until it is complete. */
 static void set_save_costs(const d9d_plan *p, const d9d_plan_opts *opts, bool asynchronous,
                            d9d_goodput_costs *out)
 {
-    double copy = 0; /* bytes of a rank */
-
-    for (size_t i = 0; i < p->n_stages; i++)
-        copy = fmax(copy, (double)p->stages[i].saved / (double)p->stages[i].ranks);
     out->save_s = opts->storage_rate > 0 ? (double)p->checkpoint / (double)opts->storage_rate : 0;
-    out->blocked_s = asynchronous ? copy / HOST_COPY_RATE : out->save_s;
+    out->blocked_s = asynchronous ? max_state_bytes(p) / HOST_COPY_RATE : out->save_s;
     out->save_s = fmax(out->save_s, out->blocked_s);
 }
 
@@ -37,8 +44,7 @@ static double fraction_of(const d9d_goodput_costs *c, int64_t steps, double step
 /* Of a local checkpoint: forward and backward hide the copy, the steps of a period the rest. */
 static void set_local_costs(const d9d_plan *p, d9d_plan_goodput *g, d9d_goodput_costs *out)
 {
-    const double bytes = (double)p->checkpoint / (double)p->ranks;
-    const double copy_s = bytes / LOCAL_COPY_RATE;
+    const double bytes = max_state_bytes(p), copy_s = bytes / LOCAL_COPY_RATE;
     const double period_s = (double)g->local_steps * p->step_s;
 
     *out = g->costs;

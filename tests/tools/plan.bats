@@ -452,6 +452,21 @@ JSON
     [ "$(number host_local <<<"$output")" = $((4 * $(number checkpoint_bytes <<<"$output"))) ]
 }
 
+# Each replica keeps its own state in memory, and one of them writes it all.
+@test "what a save takes from training does not fall with the number of replicas" {
+    for copies in 1 4; do
+        plan --mtbf 0.001 --restart-time 1 --set trainer.checkpointing.local_period_steps=2 --set trainer.batching.microbatch_size=1 \
+            --set trainer.checkpointing.period_steps=2 --set mesh.data_parallel_replicate=$copies c.json >$copies.json
+        awk -v state="$(number host_local <$copies.json)" -v step="$(number step_s <$copies.json)" \
+            -v blocked="$(number blocked_s <$copies.json)" -v goodput="$(number local_goodput <$copies.json)" '
+            BEGIN { m = 3.6; p = 2 * step; state /= 2; copy = state / 6e9; own = copy > step ? copy - step : 0; own += copy > p ? copy - p : 0
+                f = p / (m * exp((1 + copy - own) / m) * (exp((p + own) / m) - 1))
+                printf "%s of state: blocked %s s, must be %s; goodput %s, must be %s\n", state, blocked, state / 25e9, goodput, f
+                d = goodput / f - 1; e = blocked / (state / 25e9) - 1
+                exit !(d * d < 1e-12 && e * e < 1e-12) }'
+    done
+}
+
 @test "a plan of a few tokens has them on few of the ranks that share experts" {
     sed 's/"num_experts_per_tok": 3/"num_experts_per_tok": 2/' "$golden/moe/config.json" >two.json # of 8
     plan --length 1 --set trainer.batching.microbatch_size=1 --set model_provider.hf_config=two.json \
