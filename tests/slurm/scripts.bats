@@ -354,6 +354,20 @@ NAME
         echo task.output=a.b/answers-3
         echo task.output=3/x.npy
     )
+    # A checkpoint of another task's source is none of this one's; reports are of its run, in a folder of its own.
+    mkdir ckpt && touch ckpt/config.json
+    D9D_SOURCE=hf/%a run -0 "$scripts/map.sbatch"
+    D9D_SOURCE=hf/%a D9D_CKPT=of/%a run -0 "$scripts/map.sbatch"
+    run -0 "$scripts/metrics.sbatch"
+    D9D_REPORT=reports run -0 "$scripts/metrics.sbatch"
+    D9D_RUN_DIR=sweep-%a D9D_REPORT=of-%a run -0 "$scripts/metrics.sbatch"
+    grep -E '^d9d-map |^d9d-metrics plot .*svg' "$FAKE_LOG" | diff - <(
+        echo d9d-map --to d9d hf/3 ckpt/3
+        echo d9d-map --to d9d hf/3 of/3
+        echo d9d-metrics plot run/3 -o run/3/report/curves.svg
+        echo d9d-metrics plot run/3 -o reports/3/curves.svg
+        echo d9d-metrics plot sweep-3 -o of-3/curves.svg
+    )
     touch c-3.json
     D9D_CONFIG=c-%a.json run -0 "$scripts/train.sbatch"
     assert grep -q '^d9d-train c-3.json' "$FAKE_LOG"
