@@ -61,8 +61,8 @@ static d9d_status fill_common(const d9d_run_reader_list *r, const char *key, str
     if (c->rows == NULL)
         return D9D_FAIL(D9D_ENOMEM, "no memory to compare %zu runs", r->n);
     for (size_t k = 0; k < r->n; k++)
-        D9D_TRY(d9di_report_rows_select(r->run[k], d9d_run_reader_sources(r->run[k], key), 0,
-                                        &c->arena, &c->rows[k]));
+        D9D_TRY(d9di_report_rows_select(r->run[k], (d9d_report_columns){&key, 1}, 0, &c->arena,
+                                        &c->rows[k]));
     if (!d9d_checked_mul_u64(shortest_run(c) + 1, r->n * sizeof(*c->at), &bytes) ||
         (c->at = d9d_arena_alloc(&c->arena, (size_t)bytes)) == NULL)
         return D9D_FAIL(D9D_ENOMEM, "no memory to compare %zu runs", r->n);

@@ -4,7 +4,7 @@
 static const char *const terminal_keys[] = {"loss"};
 static const char *const file_keys[] = {"loss", "grad_norm", "lr", "tokens_per_s"};
 
-/* The series of a key: only records of sources that log it, so that other records cause no gaps. */
+/* The series of a key: only records that log it, so that other records cause no gaps. */
 static bool chart_series_make(const d9d_run_reader *r, const char *key, d9d_arena *a,
                               d9d_chart_series *out)
 {
@@ -15,7 +15,7 @@ static bool chart_series_make(const d9d_run_reader *r, const char *key, d9d_aren
     *out = (d9d_chart_series){.name = r->name};
     if (v == NULL)
         return true;
-    if (d9di_report_rows_select(r, d9d_run_reader_sources(r, key), 0, a, &rows) != D9D_OK)
+    if (d9di_report_rows_select(r, (d9d_report_columns){&key, 1}, 0, a, &rows) != D9D_OK)
         return false;
     x = d9d_arena_alloc(a, (rows.n + 1) * sizeof(*x));
     y = d9d_arena_alloc(a, (rows.n + 1) * sizeof(*y));

@@ -24,14 +24,30 @@ static uint32_t fresh_sources(const d9d_run_reader *r, size_t i)
     return i < r->first_new ? r->sources[i] & ~(uint32_t)D9D_RUN_READER_TRAINING : r->sources[i];
 }
 
+/* Whether record i has a value of the column that was not there before. */
+static bool is_fresh(const d9d_run_reader *r, const char *key, size_t i)
+{
+    const d9d_run_reader_column *c = d9d_run_reader_find_column(r, key);
+
+    return d9d_run_reader_is_logged(c, i) &&
+           (i >= r->first_new || (c->sources & fresh_sources(r, i)) != 0);
+}
+
+static bool any_is_fresh(const d9d_run_reader *r, d9d_report_columns keys, size_t i)
+{
+    for (size_t k = 0; k < keys.n; k++)
+        if (is_fresh(r, keys.key[k], i))
+            return true;
+    return false;
+}
+
 static d9d_status append_row(const d9d_run_reader *r, size_t i, d9d_report_columns keys,
-                             uint32_t fresh_mask, d9d_buf *out)
+                             d9d_buf *out)
 {
     D9D_TRY(d9d_buf_printf(out, "%8" PRId64, r->step[i]));
     for (size_t k = 0; k < keys.n; k++) {
-        const double v = (d9d_run_reader_sources(r, keys.key[k]) & fresh_mask) != 0
-                             ? d9di_report_rows_value(r, keys.key[k], i)
-                             : (double)NAN;
+        const double v =
+            is_fresh(r, keys.key[k], i) ? d9di_report_rows_value(r, keys.key[k], i) : (double)NAN;
 
         if (isnan(v))
             D9D_TRY(d9d_buf_printf(out, "  %12s", "-"));
@@ -43,12 +59,9 @@ static d9d_status append_row(const d9d_run_reader *r, size_t i, d9d_report_colum
 
 static d9d_status append_rows(const d9d_run_reader *r, d9d_report_columns keys, d9d_buf *out)
 {
-    for (size_t i = r->first_changed; i < r->n; i++) {
-        const uint32_t fresh_mask = fresh_sources(r, i);
-
-        if ((fresh_mask & d9di_report_rows_sources(r, keys)) != 0)
-            D9D_TRY(append_row(r, i, keys, fresh_mask, out));
-    }
+    for (size_t i = r->first_changed; i < r->n; i++)
+        if (any_is_fresh(r, keys, i))
+            D9D_TRY(append_row(r, i, keys, out));
     return D9D_OK;
 }
 

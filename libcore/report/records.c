@@ -40,7 +40,7 @@ d9d_status d9d_report_records(d9d_run_reader *r, d9d_report_columns keys, size_t
         d9di_report_rows_columns(&one, keys, d9di_report_rows_default_columns, true, &a, &shown);
 
     if (st == D9D_OK)
-        st = d9di_report_rows_select(r, d9di_report_rows_sources(r, shown), rows, &a, &picked);
+        st = d9di_report_rows_select(r, shown, rows, &a, &picked);
     if (st == D9D_OK)
         st = append_records(r, shown, &picked, out);
     if (st == D9D_OK)

@@ -92,13 +92,20 @@ d9d_status d9di_report_rows_columns(const d9d_run_reader_list *r, d9d_report_col
 
 /* --- records ---------------------------------------------------------------------------------- */
 
-uint32_t d9di_report_rows_sources(const d9d_run_reader *r, d9d_report_columns keys)
+/* Marks the records that log one of the keys; returns the mask of these columns' sources. */
+static uint32_t mark_logged(const d9d_run_reader *r, d9d_report_columns keys, bool *logged)
 {
-    uint32_t all = 0;
+    uint32_t sources = 0;
 
-    for (size_t k = 0; k < keys.n; k++)
-        all |= d9d_run_reader_sources(r, keys.key[k]);
-    return all;
+    memset(logged, 0, r->n * sizeof(*logged));
+    for (size_t k = 0; k < keys.n; k++) {
+        const d9d_run_reader_column *c = d9d_run_reader_find_column(r, keys.key[k]);
+
+        sources |= c != NULL ? c->sources : 0;
+        for (size_t i = 0; c != NULL && i < r->n; i++)
+            logged[i] = logged[i] || d9d_run_reader_is_logged(c, i);
+    }
+    return sources;
 }
 
 /* The index in [lo, hi) of the record with an evaluation that is nearest to `at`; without any,
@@ -117,16 +124,18 @@ static size_t nearest_evaluation(const d9d_run_reader *r, const size_t *list, si
     return at;
 }
 
-d9d_status d9di_report_rows_select(const d9d_run_reader *r, uint32_t sources, size_t rows,
+d9d_status d9di_report_rows_select(const d9d_run_reader *r, d9d_report_columns keys, size_t rows,
                                    d9d_arena *a, d9di_report_rows *out)
 {
-    const uint32_t evaluations = sources & ~(uint32_t)D9D_RUN_READER_TRAINING;
     size_t *list = d9d_arena_alloc(a, (r->n + 1) * sizeof(*list)), n = 0, count, before = 0;
+    bool *logged = d9d_arena_alloc(a, (r->n + 1) * sizeof(*logged));
+    uint32_t evaluations;
 
-    if (list == NULL)
+    if (list == NULL || logged == NULL)
         return D9D_FAIL(D9D_ENOMEM, "%s: no memory for the numbers of %zu records", r->path, r->n);
+    evaluations = mark_logged(r, keys, logged) & ~(uint32_t)D9D_RUN_READER_TRAINING;
     for (size_t i = 0; i < r->n; i++)
-        if ((r->sources[i] & sources) != 0)
+        if (logged[i])
             list[n++] = i;
     count = d9di_report_rows_count(rows, n);
     for (size_t i = 0; count < n && i < count; i++) { /* in place: reads before it writes */

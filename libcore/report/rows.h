@@ -21,16 +21,13 @@ d9d_status d9di_report_rows_columns(const d9d_run_reader_list *r, d9d_report_col
 /* The columns of a step that a report shows by default. */
 extern const d9d_report_columns d9di_report_rows_default_columns;
 
-/* Mask of the sources of a run that log one of the keys. */
-uint32_t d9di_report_rows_sources(const d9d_run_reader *r, d9d_report_columns keys);
-
-/* Indices of records of these sources, in the arena: at most `rows` (0: all), evenly spaced, the
+/* Indices of the records that log one of the keys, in the arena: at most `rows` (0: all), evenly spaced, the
  * first and the last included.  Each inner index moves to the nearest record with an evaluation
  * within its interval, if there is one. */
 typedef struct d9di_report_rows {
     size_t *indices, n;
 } d9di_report_rows;
-d9d_status d9di_report_rows_select(const d9d_run_reader *r, uint32_t sources, size_t rows,
+d9d_status d9di_report_rows_select(const d9d_run_reader *r, d9d_report_columns keys, size_t rows,
                                    d9d_arena *a, d9di_report_rows *out);
 
 /* A record's value; NaN if the run has no such column. */

@@ -63,7 +63,8 @@ static d9d_status grow_columns(d9d_run_reader *r)
         !resize_array(&r->sources, cap, sizeof(*r->sources)))
         return fail_no_memory(r);
     for (size_t i = 0; i < r->n_columns; i++)
-        if (!resize_array(&r->columns[i].values, cap, sizeof(double)))
+        if (!resize_array(&r->columns[i].values, cap, sizeof(double)) ||
+            !resize_array(&r->columns[i].logged, cap, sizeof(bool)))
             return fail_no_memory(r);
     rd->cap = cap;
     return D9D_OK;
@@ -82,7 +83,20 @@ static d9d_run_reader_column *find_column(const d9d_run_reader *r, const char *k
     return NULL;
 }
 
-/* A new column is NaN in all existing records. */
+static void clear_value(d9d_run_reader_column *c, size_t i)
+{
+    c->values[i] = (double)NAN;
+    c->logged[i] = false;
+}
+
+static void free_column(d9d_run_reader_column *c)
+{
+    free(c->name);
+    free(c->values);
+    free(c->logged);
+}
+
+/* No existing record has a new column. */
 static d9d_status add_column(d9d_run_reader *r, const char *key, uint32_t source, bool is_own)
 {
     const bool detail = !is_own && source == D9D_RUN_READER_TRAINING && strchr(key, '/') != NULL;
@@ -103,15 +117,15 @@ static d9d_status add_column(d9d_run_reader *r, const char *key, uint32_t source
     r->reader->n_details += detail;
     c.name = strdup(key);
     if (c.name == NULL || !resize_array(&c.values, r->reader->cap, sizeof(double)) ||
+        !resize_array(&c.logged, r->reader->cap, sizeof(bool)) ||
         !resize_array(&r->columns, r->n_columns + 1, sizeof(c)) ||
         d9d_map_put(&r->reader->index, key, strlen(key), (void *)(uintptr_t)(r->n_columns + 1)) !=
             D9D_OK) {
-        free(c.name);
-        free(c.values);
+        free_column(&c);
         return fail_no_memory(r);
     }
     for (size_t i = 0; i <= r->n; i++)
-        c.values[i] = (double)NAN;
+        clear_value(&c, i);
     r->columns[r->n_columns++] = c;
     return D9D_OK;
 }
@@ -230,13 +244,13 @@ static bool is_event_key(const char *key)
            strcmp(key, "time") == 0;
 }
 
-/* Appends a record with NaN in all columns. */
+/* Appends a record that has no column. */
 static d9d_status record_begin(d9d_run_reader *r)
 {
     D9D_TRY(grow_columns(r));
     r->sources[r->n] = 0;
     for (size_t i = 0; i < r->n_columns; i++)
-        r->columns[i].values[r->n] = (double)NAN;
+        clear_value(&r->columns[i], r->n);
     return D9D_OK;
 }
 
@@ -260,6 +274,7 @@ static d9d_status parse_values(d9d_run_reader *r, json_t *obj, size_t at, uint32
         if (c == NULL)
             continue;
         c->sources |= source;
+        c->logged[at] = true;
         if (json_is_number(v))
             c->values[at] = json_number_value(v);
     }
@@ -378,6 +393,7 @@ static d9d_status parse_pipeline(d9d_run_reader *r, json_t *obj)
         if (c == NULL)
             continue;
         c->sources |= D9D_RUN_READER_TRAINING;
+        c->logged[row - 1] = true;
         c->values[row - 1] = json_number_value(v);
     }
     return D9D_OK;
@@ -449,6 +465,7 @@ static d9d_status parse_own_values(d9d_run_reader *r, json_t *obj)
         return D9D_OK;
     D9D_TRY(record_begin(r));
     D9D_TRY(parse_values(r, obj, r->n, D9D_RUN_READER_TRAINING, true));
+    r->sources[r->n] = 0;
     r->step[r->n] = k;
     r->wall[r->n++] = r->reader->time;
     return D9D_OK;
@@ -703,10 +720,8 @@ void d9d_run_reader_close(d9d_run_reader *r)
 {
     if (r == NULL)
         return;
-    for (size_t i = 0; i < r->n_columns; i++) {
-        free(r->columns[i].name);
-        free(r->columns[i].values);
-    }
+    for (size_t i = 0; i < r->n_columns; i++)
+        free_column(&r->columns[i]);
     for (size_t i = 0; i < r->n_pipelines; i++)
         json_decref(r->pipeline[i]);
     for (size_t i = 0; i < r->n_stragglers; i++)
@@ -737,11 +752,14 @@ const double *d9d_run_reader_values(const d9d_run_reader *r, const char *key)
     return c != NULL ? c->values : NULL;
 }
 
-uint32_t d9d_run_reader_sources(const d9d_run_reader *r, const char *key)
+const d9d_run_reader_column *d9d_run_reader_find_column(const d9d_run_reader *r, const char *key)
 {
-    const d9d_run_reader_column *c = find_column(r, key);
+    return find_column(r, key);
+}
 
-    return c != NULL ? c->sources : UINT32_MAX;
+bool d9d_run_reader_is_logged(const d9d_run_reader_column *c, size_t i)
+{
+    return c != NULL && (c->logged == NULL || c->logged[i]);
 }
 
 int d9d_run_reader_evaluation_of(const d9d_run_reader *r, const d9d_run_reader_column *c)

@@ -109,22 +109,22 @@ static d9d_status check_record(const d9d_run_reader *r, size_t i, double v,
 static d9d_status find_steps(const d9d_run_reader *r, const d9d_report_spikes_opts *opts,
                              spikes *out)
 {
-    const double *v = d9d_run_reader_values(r, opts->key);
+    const d9d_run_reader_column *c = d9d_run_reader_find_column(r, opts->key);
     spike_window w = {.capacity = opts->window};
     d9d_status st = D9D_OK;
 
     if (opts->window < D9D_REPORT_SPIKES_MIN_WINDOW)
         return D9D_FAIL(D9D_ECONFIG, "a window of %zu records, must be at least %d", opts->window,
                         D9D_REPORT_SPIKES_MIN_WINDOW);
-    if (v == NULL)
+    if (c == NULL)
         return D9D_FAIL(D9D_ECONFIG, "%s: no column %s", r->path, opts->key);
     w.values = calloc(2 * opts->window, sizeof(double));
     if (w.values == NULL)
         return D9D_FAIL(D9D_ENOMEM, "no memory for a window of %zu records", opts->window);
     w.sorted = w.values + opts->window;
     for (size_t i = 0; i < r->n && st == D9D_OK; i++)
-        if ((r->sources[i] & d9d_run_reader_sources(r, opts->key)) != 0)
-            st = check_record(r, i, v[i], opts, &w, out);
+        if (d9d_run_reader_is_logged(c, i))
+            st = check_record(r, i, c->values[i], opts, &w, out);
     free(w.values);
     return st;
 }

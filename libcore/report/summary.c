@@ -134,18 +134,20 @@ static int better_direction(const char *key)
 
 static void find_best(const d9d_run_reader *r, const char *key, evaluation_best *e)
 {
-    const double *v = d9d_run_reader_values(r, key);
+    const d9d_run_reader_column *c = d9d_run_reader_find_column(r, key);
     const int sign = better_direction(key);
 
     *e = (evaluation_best){(double)NAN, (double)NAN, -1, -1};
-    for (size_t i = 0; v != NULL && i < r->n; i++) {
-        if ((r->sources[i] & d9d_run_reader_sources(r, key)) == 0)
+    for (size_t i = 0; c != NULL && i < r->n; i++) {
+        const double v = c->values[i];
+
+        if (!d9d_run_reader_is_logged(c, i))
             continue;
-        e->last = v[i];
+        e->last = v;
         e->last_step = r->step[i];
-        if (sign == 0 || isnan(v[i]) || sign * v[i] <= sign * e->best)
+        if (sign == 0 || isnan(v) || sign * v <= sign * e->best)
             continue;
-        e->best = v[i];
+        e->best = v;
         e->best_step = r->step[i];
     }
 }

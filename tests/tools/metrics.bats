@@ -57,6 +57,32 @@ assert s["tokens"] == 500 and s["seconds"] == 2.5 and s["tokens_per_s"] == 203, 
 assert s["mfu"] is None, s' <<<"$output"
 }
 
+# A metric of every third record, null at step 30; and an own value of a step without a record.
+make_periodic() { # NAME
+    mkdir -p "$1"
+    awk 'BEGIN { for (i = 1; i <= 60; i++) {
+        acc = i % 3 ? "" : sprintf(", \"accuracy\": %s", i == 30 ? "null" : i / 100)
+        printf "{\"step\": %d, \"loss\": %g%s}\n", i, 3 - i / 60, acc }
+        print "{\"values\": 63, \"mine/x\": 1}" }' >"$1/metrics.jsonl"
+}
+
+@test "records without a column are none of its own" {
+    make_periodic p
+    run -0 --separate-stderr d9d-metrics show -k accuracy -r 0 p
+    [ "$(sed -n '/^step/,$p' <<<"$output" | awk 'NR > 1 { print $1 }' | xargs)" = "$(seq -s ' ' 3 3 60)" ]
+    [[ "$output" == *$'\n30           -\n'* ]]
+    run -0 --separate-stderr d9d-metrics follow --idle 0 -k accuracy,mine/x p
+    [ "$(awk 'NR > 1 { print $1 }' <<<"$output" | xargs)" = "$(seq -s ' ' 3 3 60) 63" ]
+    run -0 d9d-metrics spikes --json -k accuracy -w 8 p
+    [ "$(jq -c '[.[].spikes[].step]' <<<"$output")" = "[30]" ] # it is not finite
+    d9d-metrics plot -q -k accuracy -o p.svg p
+    [ "$(grep -c '<polyline .*stroke-linejoin' p.svg)" -eq 2 ] # before and behind step 30
+    d9d-metrics report -q -o p.html p
+    grep -q '"rows":20,' p.html
+    run -0 d9d-metrics summary --json p
+    [ "$(jq -c '.[0] | [.records, .last_step, .last_loss]' <<<"$output")" = "[60,60,2]" ]
+}
+
 # Fifty steps and evaluations of two sets: of valid at 0 and every seventh step and at the end, of
 # few at 21 and 42.
 make_evaluated() { # NAME ADDED

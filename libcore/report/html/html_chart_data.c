@@ -5,12 +5,13 @@
  *                 "series": [{"run": 0, "name": "loss", "evaluation": false, "axis": 0,
  *                             "mean": [...], "low": [...], "high": [...]}]}]
  *
- * An axis belongs to the records of one set of sources of one run: `rows` records in as many
+ * An axis belongs to the columns of one run that are in the same records: `rows` records in as many
  * buckets as it has entries.  `step` and `tokens` are differences from the entry before.  `low` and
  * `high` are there where a bucket has several records.
  */
 #include <inttypes.h>
 #include <math.h>
+#include <string.h>
 
 #include "report/html/downsample.h"
 #include "report/html/html_charts.h"
@@ -22,44 +23,60 @@ enum { BUCKETS_MIN = 24, BUCKETS_MAX = 2000 };
 
 typedef struct axis {
     size_t run;
-    uint32_t sources;
+    const d9d_run_reader_column *column; /* the first of them */
     d9di_report_rows rows;
     size_t buckets;
 } axis;
 
 typedef struct axes {
+    const d9d_run_reader_list *runs;
     d9d_arena arena;
     D9D_VEC(axis) list;
     size_t n_series;
 } axes;
 
-static size_t find_axis(const axes *a, size_t run, uint32_t sources)
+/* Whether the same of n records have two columns. */
+static bool in_same_records(const d9d_run_reader_column *a, const d9d_run_reader_column *b,
+                            size_t n)
 {
+    if (a->logged == NULL || b->logged == NULL)
+        return a->logged == b->logged;
+    return memcmp(a->logged, b->logged, n * sizeof(*a->logged)) == 0;
+}
+
+static size_t find_axis(const axes *a, const d9di_html_series *s)
+{
+    const size_t n = a->runs->run[s->run]->n;
     size_t i = 0;
 
-    while (i < a->list.len && (a->list.data[i].run != run || a->list.data[i].sources != sources))
+    while (i < a->list.len && (a->list.data[i].run != s->run ||
+                               !in_same_records(a->list.data[i].column, s->column, n)))
         i++;
     return i;
 }
 
-static d9d_status add_axis(axes *a, const d9d_run_reader *r, size_t run, uint32_t sources)
+static d9d_status add_axis(axes *a, const d9di_html_series *s)
 {
-    axis x = {.run = run, .sources = sources};
+    const char *const key = s->column->name;
+    axis x = {.run = s->run, .column = s->column};
 
-    if (find_axis(a, run, sources) < a->list.len)
+    if (find_axis(a, s) < a->list.len)
         return D9D_OK;
-    D9D_TRY(d9di_report_rows_select(r, sources, 0, &a->arena, &x.rows));
+    D9D_TRY(d9di_report_rows_select(a->runs->run[s->run], (d9d_report_columns){&key, 1}, 0,
+                                    &a->arena, &x.rows));
     return D9D_VEC_PUSH(&a->list, x);
 }
 
-static d9d_status collect_axes(const d9di_html_charts *c, const d9d_run_reader_list *r, axes *a)
+static d9d_status collect_axes(const d9di_html_charts *c, axes *a)
 {
+    const d9d_run_reader_list *r = a->runs;
+
     for (size_t i = 0; i < c->list.len; i++)
         for (size_t k = 0; k < c->list.data[i].series.len; k++) {
             const d9di_html_series *s = &c->list.data[i].series.data[k];
 
             a->n_series++;
-            if (add_axis(a, r->run[s->run], s->run, s->column->sources) != D9D_OK)
+            if (add_axis(a, s) != D9D_OK)
                 return D9D_FAIL(D9D_ENOMEM, "%s: no memory for its charts", r->run[s->run]->path);
         }
     return D9D_OK;
@@ -194,7 +211,7 @@ static void put_values(d9di_html_writer *w, const char *name, size_t offset,
 
 static void put_series(d9di_html_writer *w, const d9di_html_series *s, const axes *a)
 {
-    const size_t i = find_axis(a, s->run, s->column->sources);
+    const size_t i = find_axis(a, s);
     const axis *x = &a->list.data[i];
 
     d9di_html_put(w, "{\"run\":%zu,\"name\":", s->run);
@@ -237,10 +254,10 @@ static void put_data(d9di_html_writer *w, const d9di_html_charts *c, const d9d_r
 void d9di_html_charts_put_data(d9di_html_writer *w, const d9di_html_charts *c,
                                const d9d_run_reader_list *r)
 {
-    axes a = {.n_series = 0};
+    axes a = {.runs = r, .n_series = 0};
 
     if (w->st == D9D_OK)
-        w->st = collect_axes(c, r, &a);
+        w->st = collect_axes(c, &a);
     if (w->st == D9D_OK)
         put_data(w, c, r, &a);
     D9D_VEC_RELEASE(&a.list);

@@ -220,7 +220,7 @@ static void evaluations_stand_with_their_steps(void **state)
     assert_true(s.first_loss == 4 && s.last_loss == 3 && s.seconds == 4);
     assert_true(s.records == 2 && s.first_step == 2 && s.last_step == 4);
     assert_int_equal(r->n_evaluations, 2);
-    assert_int_equal(d9d_run_reader_sources(r, "other/loss"), 4);
+    assert_int_equal(d9d_run_reader_find_column(r, "other/loss")->sources, 4);
     assert_int_equal(r->sources[1], D9D_RUN_READER_TRAINING | 2 | 4);
     append(&p, "{\"restart\": 1, \"step\": 2}\n{\"evaluation\": \"valid\", \"step\": 3, "
                "\"valid/loss\": 6}\n{\"evaluation\": \"valid\", \"step\": -1}\n");

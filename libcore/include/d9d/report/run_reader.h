@@ -15,7 +15,8 @@
  *
  * A record holds the values of a training step, of the evaluations at that step, or both.
  * `sources` is a bit mask for each record and each column: bit 0 is training, bit 1 + i is
- * evaluation i.  It tells a value that was logged as null from one that was not logged.
+ * evaluation i; a record with own values alone has none.  `logged` tells null from a record without
+ * the key.
  *
  * Values of one layer or expert (training keys with a slash, "expert_load/3/17") take at most
  * D9D_RUN_READER_DETAILS_MAX of the columns.  The newest record that has them is kept whole.
@@ -52,6 +53,7 @@ enum {
 typedef struct d9d_run_reader_column {
     char *name;
     double *values;   /* [n] */
+    bool *logged;     /* [n]; false: the record has no such key.  NULL: every record has it */
     uint32_t sources; /* mask of the sources that logged it */
     bool is_own;      /* an own value */
 } d9d_run_reader_column;
@@ -119,8 +121,11 @@ D9D_API void d9d_run_reader_close(d9d_run_reader *r);
 /* A column's values, borrowed, or NULL. */
 D9D_API const double *d9d_run_reader_values(const d9d_run_reader *r, const char *key);
 
-/* Mask of the sources that logged a key; all bits for a key that is not a column. */
-D9D_API uint32_t d9d_run_reader_sources(const d9d_run_reader *r, const char *key);
+/* A column, borrowed, or NULL. */
+D9D_API const d9d_run_reader_column *d9d_run_reader_find_column(const d9d_run_reader *r,
+                                                                const char *key);
+/* Whether record i has the column, be it null; of a column that is NULL, false. */
+D9D_API bool d9d_run_reader_is_logged(const d9d_run_reader_column *c, size_t i);
 
 /* The index of the evaluation whose loss or metric this column is, or -1.  The columns NAME/tokens,
  * NAME/samples, NAME/ms and those of multi-valued metrics (NAME/METRIC/...) give -1. */
