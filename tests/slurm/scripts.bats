@@ -430,6 +430,8 @@ NAME
     D9D_SOURCE=hf run -0 "$scripts/map.sbatch"
     assert grep -qx "d9d-shard verify data" "$FAKE_LOG"
     assert grep -qx "d9d-map verify ckpt" "$FAKE_LOG"
+    # One task reads it, of however many would have made it.
+    assert grep -q "^srun --kill-on-bad-exit=1 --nodes=1 --ntasks=1 --ntasks-per-node=1 .*d9d-map verify ckpt$" "$FAKE_LOG"
     FAKE_EXIT=1 D9D_SOURCE=hf run -1 "$scripts/map.sbatch"
 }
 
