@@ -133,9 +133,11 @@ d9d_status d9di_checkpointer_steps_list(const char *dir, d9d_arena *a, d9di_chec
     d9di_checkpointer_steps steps = {0};
     d9d_fs_names names = {0};
     const char *rest;
+    const d9d_status st = d9d_fs_list(dir, a, &names);
 
-    if (d9d_fs_exists(dir))
-        D9D_TRY(d9d_fs_list(dir, a, &names));
+    /* A directory that a file system fails to show is not one without checkpoints. */
+    if (st != D9D_OK && (st != D9D_ENOTFOUND || d9d_fs_exists(dir)))
+        return st;
     steps.step = d9d_arena_alloc(a, (names.n + 1) * sizeof(*steps.step));
     if (steps.step == NULL)
         return D9D_FAIL(D9D_ENOMEM, "%s: no memory for %zu names", dir, names.n);

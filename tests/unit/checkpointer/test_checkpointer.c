@@ -775,6 +775,20 @@ static void test_none_usable(void **state)
     run_release(&r);
 }
 
+/* Not "there are none": a run would begin again from its first step. */
+static void test_cannot_be_looked_at(void **state)
+{
+    world *w = *state;
+    const char *path = "unset";
+
+    assert_int_equal(symlink("loop", "loop"), 0);
+    assert_fails(d9d_checkpointer_latest("loop", NULL, &w->log, &w->arena, &path), D9D_EPATH,
+                 "loop: cannot open the directory: Too many levels of symbolic links");
+    assert_string_equal(path, "unset");
+    assert_ok(d9d_checkpointer_latest("nowhere", NULL, &w->log, &w->arena, &path));
+    assert_null(path);
+}
+
 static void test_not_finite(void **state)
 {
     world *w = *state;
@@ -1174,6 +1188,7 @@ int main(void)
         in_world(test_damaged_is_passed_over),
         in_world(test_a_file_of_that_name),
         in_world(test_none_usable),
+        in_world(test_cannot_be_looked_at),
         in_world(test_not_finite),
         in_world(test_renamed_by_hand),
         in_world(test_prune_keeps_the_newest),
