@@ -54,6 +54,17 @@ static double elements_of(const d9d_model *m)
     return n;
 }
 
+/* Runs a model that is small enough; frees it. */
+static d9d_status model_try(d9d_model *m)
+{
+    const d9d_status st = d9d_module_bind(m->module);
+
+    if (st == D9D_OK && elements_of(m) <= MAX_ELEMENTS)
+        return model_run(m);
+    d9d_model_free(m);
+    return st;
+}
+
 static d9d_status model_made(const json_t *doc)
 {
     const d9d_model_opts opts = {.dtype = D9D_F32};
@@ -65,9 +76,7 @@ static d9d_status model_made(const json_t *doc)
     if (st == D9D_OK)
         st = d9d_family_create(&c, D9D_WHOLE_MODEL, &opts, &m);
     if (st == D9D_OK)
-        st = d9d_module_bind(m->module);
-    if (st == D9D_OK && elements_of(m) <= MAX_ELEMENTS)
-        st = model_run(m);
+        st = model_try(m);
     d9d_arena_release(&a);
     return st;
 }
