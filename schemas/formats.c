@@ -236,9 +236,9 @@ static const d9d_key a_tensor = {.kind = D9D_KIND_TABLE, .table = &tensor_table}
         FIELD("finite", BOOL, "true", "loss and gradient norm of the step were"),                  \
         NULLABLE("source", STR, "identity of the source checkpoint, hexadecimal", .min = 32,       \
                  .max = 32),                                                                       \
-        NULLABLE("source_path", STR, "where that was"),                                            \
+        NULLABLE("source_path", STR, "of earlier versions: where that was"),                       \
         NULLABLE("reference", STR, "identity of the task's frozen model, as of \"source\""),       \
-        NULLABLE("reference_path", STR, "where that was"),                                         \
+        NULLABLE("reference_path", STR, "of earlier versions: where that was"),                    \
         NULLABLE("hf_config", STR, "hash of the model's config.json, hexadecimal", .min = 32,      \
                  .max = 32),                                                                       \
         NULLABLE("config", STR, "hash of the settings that may not change, hexadecimal",           \

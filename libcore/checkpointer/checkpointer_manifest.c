@@ -34,9 +34,7 @@ static const struct state_hash {
     {"dataset", offsetof(d9d_checkpointer_state, dataset), false},
     {"hf_config", offsetof(d9d_checkpointer_state, origin.hf_config), true},
     {"source", offsetof(d9d_checkpointer_state, origin.source), true},
-    {"source_path", offsetof(d9d_checkpointer_state, origin.source_path), true},
     {"reference", offsetof(d9d_checkpointer_state, origin.reference), true},
-    {"reference_path", offsetof(d9d_checkpointer_state, origin.reference_path), true},
     {"run", offsetof(d9d_checkpointer_state, origin.run), true},
 };
 enum { N_HASHES = sizeof(state_hashes) / sizeof(state_hashes[0]) };

@@ -98,25 +98,28 @@ static d9d_status source_content_hash(const d9di_train_run *run, const d9di_engi
     return D9D_OK;
 }
 
+/* Without its adapters the model is its own reference, whose weights a checkpoint may have: the
+ * source may then be gone. */
+static bool reads_reference(const d9di_engine *e)
+{
+    return e->frozen.source != NULL &&
+           (!e->frozen.without_adapters || d9d_fs_exists(e->frozen.source));
+}
+
 static d9d_status origin_make(const d9di_train_run *run, const d9di_engine *e,
                               struct d9d_checkpointer_origin *out)
 {
     const struct d9d_job_factory_section *f = &run->c->trainer.model_stage_factory;
-    const char *hf = e->spec.hf_config, *source = f->source_checkpoint;
-    const char *reference = e->frozen.without_adapters ? NULL : e->frozen.source;
-    const char *name = run->c->trainer.run.name;
+    const char *hf = e->spec.hf_config, *name = run->c->trainer.run.name;
 
     if (run->c->trainer.checkpointing.save_dir != NULL)
         out->run = d9d_hash_bytes(name, strlen(name));
     if (hf != NULL)
         D9D_TRY(d9d_content_hash_file(hf, &out->hf_config));
-    if (reference != NULL) {
-        out->reference_path = d9d_hash_bytes(reference, strlen(reference));
-        D9D_TRY(d9d_content_hash_checkpoint(reference, 0, &out->reference));
-    }
-    if (!f->checkpoint_only_trainable_parameters || source == NULL)
+    if (reads_reference(e))
+        D9D_TRY(d9d_content_hash_checkpoint(e->frozen.source, 0, &out->reference));
+    if (!f->checkpoint_only_trainable_parameters || f->source_checkpoint == NULL)
         return D9D_OK;
-    out->source_path = d9d_hash_bytes(source, strlen(source));
     return source_content_hash(run, e, &out->source);
 }
 
@@ -127,12 +130,15 @@ d9d_status d9di_train_checkpointer_open_origin(d9di_train_checkpointer *ck,
     d9d_bootstrap_blob *all;
     d9d_status st = run->rank == 0 ? origin_make(run, e, &ck->origin) : D9D_OK;
 
-    ck->reference = e->frozen.source;
+    ck->frozen = &e->frozen;
     D9D_TRY(d9d_bootstrap_agree_status(run->where->bootstrap, st));
     st = d9d_bootstrap_allgather_arena(run->where->bootstrap, &ck->origin, sizeof(ck->origin), &a,
                                        &all);
     if (st == D9D_OK)
         memcpy(&ck->origin, all[0].data, sizeof(ck->origin));
+    ck->reference = ck->origin.reference;
+    if (e->frozen.without_adapters)
+        ck->origin.reference = (d9d_hash){0};
     d9d_arena_release(&a);
     return st;
 }
@@ -168,35 +174,35 @@ static void check_hf_config(const d9di_train_checkpointer *ck, const d9di_train_
                      path, hf_config != NULL ? hf_config : "model_provider.hf_config");
 }
 
-/* Weights that are not in checkpoints, of which a run remembers identity and path. */
+/* Weights that are not in checkpoints, of which a run remembers the identity. */
 typedef struct outside_weights {
-    const char *from;   /* the directory now */
+    const char *from;   /* the directory now, or what they are without one */
     const char *use;    /* "over": what they are for the run */
     const char *advice; /* besides putting them back */
-    d9d_hash now, now_path, saved, saved_path;
+    bool are_taken;     /* the run takes such weights */
+    bool are_saved;     /* a checkpoint of now has their identity */
+    d9d_hash now, saved;
 } outside_weights;
 
-/* They must be the ones the run was trained with.  Another path with other content is allowed; the
- * run's records warn of it (train_record.c). */
+/* They must be the ones the run was trained with, wherever they are. */
 static d9d_status check_outside(const outside_weights *w, const d9d_log *log, const char *path)
 {
     char then[D9D_HASH_HEX], now[D9D_HASH_HEX];
 
-    if (hash_is_zero(w->now) || d9d_hash_equal(w->now, w->saved))
+    if (!w->are_taken || d9d_hash_equal(w->now, w->saved))
         return D9D_OK;
     if (hash_is_zero(w->saved)) {
-        d9d_log_warn(log, "%s: does not say which weights it was trained %s; %s is taken", path,
-                     w->use, w->from);
+        if (w->are_saved)
+            d9d_log_warn(log, "%s: does not say which weights it was trained %s; %s is taken", path,
+                         w->use, w->from);
         return D9D_OK;
     }
-    if (!d9d_hash_equal(w->saved_path, w->now_path))
-        return D9D_OK;
     d9d_hash_hex(w->saved, then);
     d9d_hash_hex(w->now, now);
     return D9D_FAIL(D9D_EMISMATCH,
                     "%s: was trained %s other weights than %s has now: their identity was %s and "
                     "is %s; put them back, or begin another trainer.run.dir%s",
-                    path, w->use, w->from, then, now, w->advice);
+                    path, w->use, w->from, then, hash_is_zero(w->now) ? "unknown" : now, w->advice);
 }
 
 /* Several runs may have been given one directory.  Said before what else differs between them. */
@@ -220,11 +226,13 @@ static d9d_status check_origin(const d9di_train_checkpointer *ck, const d9di_tra
                                const char *path, const struct d9d_checkpointer_origin *saved)
 {
     const struct d9d_checkpointer_origin *o = &ck->origin;
+    const d9di_frozen_model *frozen = ck->frozen;
+    const char *reference = frozen->source != NULL ? frozen->source : "the model's start";
     const outside_weights all[] = {{run->c->trainer.model_stage_factory.source_checkpoint, "over",
-                                    " with source_adapter", o->source, o->source_path,
-                                    saved->source, saved->source_path},
-                                   {ck->reference, "beside", "", o->reference, o->reference_path,
-                                    saved->reference, saved->reference_path}};
+                                    " with source_adapter", !hash_is_zero(o->source), true,
+                                    o->source, saved->source},
+                                   {reference, "beside", "", frozen->is_on,
+                                    !hash_is_zero(o->reference), ck->reference, saved->reference}};
 
     for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++)
         D9D_TRY(check_outside(&all[i], run->log, path));
@@ -326,7 +334,7 @@ d9d_status d9di_train_checkpointer_open_local(d9di_train_checkpointer *ck,
 }
 
 d9d_status d9di_train_checkpointer_resume_local(d9di_train_checkpointer *ck,
-                                                const d9di_train_run *run,
+                                                const d9di_train_run *run, const char *path,
                                                 d9d_checkpointer_state *state)
 {
     d9d_checkpointer_state s;
@@ -344,6 +352,7 @@ d9d_status d9di_train_checkpointer_resume_local(d9di_train_checkpointer *ck,
                         "have changed since; put them back, or go on from the disk with "
                         "trainer.checkpointing.local_period_steps disable",
                         (long long)s.step);
+    D9D_TRY(check_origin(ck, run, path, &s.origin));
     s.dataset = state->dataset;
     *state = s;
     state->origin = ck->origin;

@@ -24,7 +24,8 @@ typedef struct d9di_train_checkpointer {
     d9di_checkpointer_async *async;        /* NULL in a trial */
     d9d_checkpointer_set set;              /* what this rank's checkpoints contain; the owner's */
     struct d9d_checkpointer_origin origin; /* stored in every checkpoint */
-    const char *reference;                 /* where a frozen model came from; NULL: there is none */
+    d9d_hash reference;                    /* of a frozen model, also where it is not stored */
+    const d9di_frozen_model *frozen;       /* the engine's */
     int64_t saved_step; /* the newest checkpoint that this process read or began; -1: none */
     int64_t read_step;  /* the one that it read, or that is older than local ones; -1: none */
     d9di_checkpointer_local *local;      /* NULL: off */
@@ -71,7 +72,7 @@ d9d_status d9di_train_checkpointer_open_local(d9di_train_checkpointer *ck,
                                               const d9di_train_timeouts *timeouts,
                                               d9d_tracker *tracker);
 d9d_status d9di_train_checkpointer_resume_local(d9di_train_checkpointer *ck,
-                                                const d9di_train_run *run,
+                                                const d9di_train_run *run, const char *path,
                                                 d9d_checkpointer_state *state);
 bool d9di_train_checkpointer_local_is_due(const d9di_train_checkpointer *ck,
                                           const d9di_train_run *run, int64_t step);

@@ -238,7 +238,8 @@ static d9d_status state_resume(d9di_train *r, const char *path)
 {
     D9D_TRY(
         is_local(r)
-            ? d9di_train_checkpointer_resume_local(&r->checkpointer, &r->run, &r->stepper.state)
+            ? d9di_train_checkpointer_resume_local(&r->checkpointer, &r->run, path,
+                                                   &r->stepper.state)
             : d9di_train_checkpointer_resume(&r->checkpointer, &r->run, path, &r->stepper.state));
     D9D_TRY(d9di_train_evaluator_sync(&r->evaluator, &r->run));
     D9D_TRY(d9di_expert_replication_sync(&r->stepper.replication));

@@ -38,15 +38,17 @@ typedef struct config_change {
 } config_change;
 
 /* True if a change of this key changes what is trained. */
-static bool changes_training(const d9di_train_run *run, const char *key)
+static bool changes_training(const char *key)
 {
-    /* The first matching prefix decides.  hf_config is compared by content, dtype by the
-     * checkpoint's, and a model family's name adds nothing to hf_config. */
+    /* The first matching prefix decides.  hf_config and checkpoints are compared by content, dtype
+     * by the checkpoint's, and a model family's name adds nothing to hf_config. */
     static const struct {
         const char *begin;
         bool meaning;
     } rows[] = {
         {"peft", true},
+        {"task.reference.checkpoint", false},
+        {"task.teacher.checkpoint", false},
         {"task", true},
         {"trainer.model_stage_factory.quantization", true},
         {"model_provider.name", false},
@@ -59,13 +61,11 @@ static bool changes_training(const d9di_train_run *run, const char *key)
         {"model_provider.router.capacity_factor", false},
         {"model_provider.", true},
     };
-    const struct d9d_job_factory_section *factory = &run->c->trainer.model_stage_factory;
 
     for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++)
         if (strncmp(key, rows[i].begin, strlen(rows[i].begin)) == 0)
             return rows[i].meaning;
-    return factory->checkpoint_only_trainable_parameters &&
-           strcmp(key, "trainer.model_stage_factory.source_checkpoint") == 0;
+    return false;
 }
 
 /* True if a member is below a key of any JSON, or of a map: what has none there has no default. */
@@ -109,7 +109,7 @@ static bool log_change(void *self, const char *key, const json_t *before, const 
 
     if ((before == NULL || now == NULL) && !is_written(c->run, key))
         return false;
-    if (changes_training(c->run, key))
+    if (changes_training(key))
         d9d_log_warn(c->run->log,
                      "%s: %s was %s and is %s; what was learned until now was learned with that",
                      c->path, key, d9di_config_diff_format(before, &a),

@@ -45,7 +45,47 @@ cut_off() {
     cp student/model.safetensors teacher/model.safetensors
     run -2 train --set trainer.run.dir=again
     [[ "$output" == *'was trained beside other weights than teacher has now'* ]]
-    # Another path is a choice.
+}
+
+@test "a frozen model at another path is the same if its weights are" {
+    train
+    cp -r teacher elsewhere
+    cut_off moved
+    run -0 --separate-stderr train --set trainer.run.dir=moved --set 'task.reference={"checkpoint": "elsewhere"}'
+    [ -z "$stderr" ]
+    cmp run/export/model.safetensors moved/export/model.safetensors
     cut_off other
-    train --set trainer.run.dir=other --set 'task.reference={"checkpoint": "student"}'
+    run -2 train --set trainer.run.dir=other --set 'task.reference={"checkpoint": "student"}'
+    [[ "$output" =~ 'was trained beside other weights than student has now: their identity was '([0-9a-f]{32})' and is '([0-9a-f]{32})';' ]]
+    [ "${BASH_REMATCH[1]}" != "${BASH_REMATCH[2]}" ]
+    # "start" of a source is its weights, and without one no weights that a checkpoint knows.
+    run -2 train --set trainer.run.dir=other --set task.reference=start
+    [[ "$output" == *'was trained beside other weights than student has now'* ]]
+    run -2 train --set trainer.run.dir=other --set task.reference=start --set trainer.model_stage_factory.source_checkpoint=null
+    [[ "$output" == *"was trained beside other weights than the model's start has now"* ]]
+}
+
+@test "\"start\" without adapters is held to the reference that a checkpoint names" {
+    lora=(--set 'peft={"kind": "lora", "module_name_pattern": ".*q_proj", "params": {"r": 2, "alpha": 4}}')
+    train "${lora[@]}"
+    cut_off other
+    run -2 train "${lora[@]}" --set trainer.run.dir=other --set task.reference=start
+    [[ "$output" == *'was trained beside other weights than student has now'* ]]
+    rm -rf run
+    train "${lora[@]}" --set 'task.reference={"checkpoint": "student"}'
+    cut_off same
+    train "${lora[@]}" --set trainer.run.dir=same --set task.reference=start
+    # One that was trained beside "start" names nothing, and goes on with its own base.
+    rm -rf run
+    train "${lora[@]}" --set task.reference=start
+    [ "$(jq -r .reference run/checkpoints/step-00000004/manifest.json)" = null ]
+    cut_off own
+    run -0 --separate-stderr train "${lora[@]}" --set trainer.run.dir=own --set task.reference=start
+    [ -z "$stderr" ]
+    # The base is in its checkpoints, and may be gone.
+    rm -rf run own && cp -r student base
+    train "${lora[@]}" --set task.reference=start --set trainer.model_stage_factory.source_checkpoint=base
+    cut_off own
+    rm -rf base
+    run -0 --separate-stderr train "${lora[@]}" --set trainer.run.dir=own --set task.reference=start --set trainer.model_stage_factory.source_checkpoint=base
 }

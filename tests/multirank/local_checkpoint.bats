@@ -115,6 +115,20 @@ struck() {
     finished
 }
 
+@test "a state in memory is of the weights that it was trained over" {
+    local base=(--set trainer.model_stage_factory.checkpoint_only_trainable_parameters=true
+        --set 'peft={"kind": "lora", "module_name_pattern": ".*_proj", "params": {"r": 2, "alpha": 4}}')
+    cp -r whole/export base
+    d9d-map init -q --model base/config.json --seed 9 -t hf other
+    killed 9 2 2 "${base[@]}" --set trainer.model_stage_factory.source_checkpoint=base
+    run -2 start 2 2 "${base[@]}" --set trainer.model_stage_factory.source_checkpoint=other
+    run cat log
+    assert_output --regexp 'local checkpoints of step [0-9]+: was trained over other weights than other has now: their identity was '
+    mv base moved
+    start 2 2 "${base[@]}" --set trainer.model_stage_factory.source_checkpoint=moved
+    from_memory
+}
+
 @test "a host that is lost: its neighbour gives its ranks' state back" {
     killed 9
     rm -rf b

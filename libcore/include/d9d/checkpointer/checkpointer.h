@@ -52,8 +52,8 @@
  *     "step": 1000, "samples": 4000, "tokens": 512000,     optimizer steps done, data consumed
  *     "seed": 0, "parent": 500, "finite": true,            d9d_checkpointer_state, below
  *     "config": "<32 hex digits>", "dataset": "<32 hex digits>",
- *     "hf_config": "<32 hex digits>", "source": "...", "source_path": "...",   left out where zero
- *     "reference": "...", "reference_path": "...", "run": "...",                 the same
+ *     "hf_config": "<32 hex digits>", "source": "...",         left out where zero
+ *     "reference": "...", "run": "...",                        the same
  *     "ranks": 4096, "ranks_per_dir": 64,
  *     "optimizer_steps": {"model.norm.weight": 1000, ...},
  *     "tensors": [{"name": "model.norm.weight", "group": "model", "dtype": "F32", "shape": [64],
@@ -89,10 +89,9 @@ typedef struct d9d_checkpointer_state {
     struct d9d_checkpointer_origin {
         d9d_hash hf_config; /* of the file's bytes */
         /* For a checkpoint without frozen weights: their content hash
-         * (d9d/ckpt/dir/content_hash.h), and a hash of their path in the configuration. */
-        d9d_hash source, source_path;
-        /* The same of a task's frozen model, which is in no checkpoint. */
-        d9d_hash reference, reference_path;
+         * (d9d/ckpt/dir/content_hash.h). */
+        d9d_hash source;
+        d9d_hash reference; /* the same of a task's frozen model, which is in no checkpoint */
         d9d_hash run; /* of the run's name, where its checkpoints are not in its directory */
     } origin;
 } d9d_checkpointer_state;
