@@ -45,12 +45,12 @@ static d9d_status summary_text(const void *summary, d9d_buf *b)
     if (s->output != D9D_INFER_TASK_SCORES)
         return d9d_buf_printf(b, "%lld token%s of %lld sample%s, %.6g tokens/s\n",
                               (long long)s->tokens, D9D_PLURAL(s->tokens),
-                              (long long)(s->samples - s->first_sample),
-                              D9D_PLURAL(s->samples - s->first_sample), s->tokens_per_s);
+                              (long long)(s->samples - s->counted_from),
+                              D9D_PLURAL(s->samples - s->counted_from), s->tokens_per_s);
     return d9d_buf_printf(b, "perplexity %.6g, loss %.6f over %lld token%s of %lld sample%s\n",
                           s->perplexity, s->loss, (long long)s->tokens, D9D_PLURAL(s->tokens),
-                          (long long)(s->samples - s->first_sample),
-                          D9D_PLURAL(s->samples - s->first_sample));
+                          (long long)(s->samples - s->counted_from),
+                          D9D_PLURAL(s->samples - s->counted_from));
 }
 
 struct infer_opts {

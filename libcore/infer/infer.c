@@ -85,7 +85,7 @@ static d9d_status metrics_open(infer_run *r)
                : d9di_run_metrics_check_losses(&r->metrics);
 }
 
-/* The values over all ranks' rows. */
+/* The values over all rows, which rank 0 has counted. */
 static d9d_status metrics_finish(infer_run *r, d9d_infer_task_summary *s)
 {
     D9D_TRY(d9di_run_metrics_sync_begin(&r->metrics, r->engine.dev, r->engine.world));
@@ -140,27 +140,53 @@ static d9d_status check_sources_uniform(infer_run *r, const json_t *resolved)
                                     d9di_infer_rows_are_written(&r->rows) ? &r->key : NULL);
 }
 
-/* Rank 0 opens the output, and broadcasts where to resume. */
-static d9d_status output_open(infer_run *r, int64_t *first)
+/* Hash of the metrics, of which the key has only the heads'. */
+static d9d_status metrics_id(const json_t *resolved, uint64_t *out)
 {
-    char number[32];
-    const char *text = number;
+    d9d_buf text = {0};
+    const json_t *list = json_object_get(resolved, "metrics");
+    const d9d_status st = list != NULL ? d9d_json_put(&text, list, -1) : D9D_OK;
+
+    if (st == D9D_OK)
+        *out = d9d_hash_u64(text.data, text.len);
+    d9d_buf_release(&text);
+    return st;
+}
+
+/* Where to resume, and what was counted until there. */
+typedef struct resume_point {
+    int64_t first, counted_from;
+    struct d9di_infer_totals totals;
+} resume_point;
+
+/* Rank 0 opens the output, and broadcasts where to resume. */
+static d9d_status output_open(infer_run *r, const json_t *resolved, int64_t *first)
+{
+    d9d_bootstrap_blob *all;
+    resume_point p = {0};
     d9d_status st = D9D_OK;
 
     if (r->rank == 0 && d9di_infer_rows_are_written(&r->rows))
-        st = d9di_infer_rows_open(&r->rows, r->key, first);
+        st = metrics_id(resolved, &r->rows.metrics_id);
+    if (st == D9D_OK && r->rank == 0 && d9di_infer_rows_are_written(&r->rows))
+        st = d9di_infer_rows_open(&r->rows, r->key, &r->engine.arena, &p.first);
     D9D_TRY(d9d_bootstrap_agree_status(r->where->bootstrap, st));
-    (void)snprintf(number, sizeof(number), "%lld", (long long)*first);
-    D9D_TRY(d9d_bootstrap_broadcast_text(r->where->bootstrap, &r->engine.arena, &text));
-    *first = strtoll(text, NULL, 10);
+    p.counted_from = r->rows.counted_from;
+    p.totals = r->rows.totals;
+    D9D_TRY(
+        d9d_bootstrap_allgather_arena(r->where->bootstrap, &p, sizeof(p), &r->engine.arena, &all));
+    memcpy(&p, all[0].data, sizeof(p));
+    *first = p.first;
+    r->rows.counted_from = p.counted_from;
+    r->rows.totals = r->rows.resumed = p.totals;
     return D9D_OK;
 }
 
-static d9d_status run_open(infer_run *r, int64_t *first)
+static d9d_status run_open(infer_run *r, const json_t *resolved, int64_t *first)
 {
     d9di_engine_opts opts = engine_opts(r);
 
-    D9D_TRY(output_open(r, first));
+    D9D_TRY(output_open(r, resolved, first));
     D9D_TRY(d9di_job_start_flight_dir(r->where->bootstrap, r->output->output, &r->engine.arena,
                                       &opts.flight));
     D9D_TRY(d9d_batch_buffer_create(&r->idle));
@@ -173,10 +199,10 @@ static d9d_status run_open(infer_run *r, int64_t *first)
 static void run_close(infer_run *r)
 {
     d9di_profiler_close(&r->profiler);
+    d9di_infer_rows_release(&r->rows);     /* writes the states of metrics */
     d9di_run_metrics_release(&r->metrics); /* owns memory of the engine's device */
     d9di_task_close(&r->body);             /* may own memory of the engine's device */
     d9di_engine_release(&r->engine);
-    d9di_infer_rows_release(&r->rows);
     d9d_prefetcher_close(r->feed);
     d9d_batch_buffer_free(r->idle);
     d9di_run_data_release(&r->data);
@@ -308,18 +334,21 @@ static d9d_status open_and_run(infer_run *r, const json_t *resolved, d9d_infer_t
 
     D9D_TRY(d9d_bootstrap_agree_status(r->where->bootstrap, run_check(r)));
     D9D_TRY(check_sources_uniform(r, resolved));
-    D9D_TRY(run_open(r, &s->first_sample));
+    D9D_TRY(run_open(r, resolved, &s->first_sample));
     s->samples = d9d_loader_samples(r->data.loader);
     start = d9d_clock_ns();
     D9D_TRY(run_batches(r, s->first_sample, s->samples));
-    s->tokens = r->rows.targets;
+    s->counted_from = r->rows.counted_from;
+    s->tokens = r->rows.totals.targets;
     s->output =
         d9di_infer_rows_are_values(&r->rows) ? D9D_INFER_TASK_VALUES : D9D_INFER_TASK_SCORES;
-    s->loss =
-        s->tokens > 0 && s->output == D9D_INFER_TASK_SCORES ? r->rows.sum / (double)s->tokens : NAN;
+    s->loss = s->tokens > 0 && s->output == D9D_INFER_TASK_SCORES
+                  ? r->rows.totals.sum / (double)s->tokens
+                  : NAN;
     s->perplexity = exp(s->loss);
     D9D_TRY(metrics_finish(r, s));
-    s->tokens_per_s = (double)s->tokens / ((double)(d9d_clock_ns() - start) * 1e-9);
+    s->tokens_per_s =
+        (double)(s->tokens - r->rows.resumed.targets) / ((double)(d9d_clock_ns() - start) * 1e-9);
     return d9d_bootstrap_agree_status(r->where->bootstrap,
                                       r->rank == 0 ? d9di_infer_rows_finish(&r->rows, s) : D9D_OK);
 }

@@ -13,11 +13,18 @@
 typedef struct message_head {
     double sum;
     int64_t targets;
-    uint64_t bytes; /* that follow */
-    int64_t sample; /* if the sum is not finite */
-    int64_t at;     /* of a record: its number in the stream */
-    uint64_t from;  /* and the offset of the bytes in it */
+    uint64_t bytes;   /* that follow, */
+    uint64_t counted; /* and those behind them that metrics count */
+    int64_t sample;   /* if the sum is not finite */
+    int64_t at;       /* of a record: its number in the stream */
+    uint64_t from;    /* and the offset of the bytes in it */
 } message_head;
+
+/* What metrics count of a row: its numbers [rows, columns], and the targets of these. */
+typedef struct counted_head {
+    size_t source; /* SIZE_MAX: every metric counts them, without targets */
+    int64_t rows, columns, targets;
+} counted_head;
 
 enum { REPLICA_AXES = D9D_AXES_CP | D9D_AXIS(TP) }; /* these have equal losses and values */
 
@@ -75,18 +82,42 @@ static d9d_status make_npy_header(d9di_infer_rows *r)
     return d9di_npy_writer_header(n + 1, shape, &r->line);
 }
 
-d9d_status d9di_infer_rows_open(d9di_infer_rows *r, d9d_hash key, int64_t *first)
+/* The totals, and what metrics have counted. */
+static d9d_status make_state(d9di_infer_rows *r, d9d_arena *a, d9di_resumable_lines_state *out)
+{
+    const size_t n = r->metrics != NULL ? r->metrics->n : 0;
+    d9di_resumable_lines_part *parts = d9d_arena_alloc(a, (1 + n) * sizeof(*parts));
+
+    if (parts == NULL)
+        return D9D_FAIL(D9D_ENOMEM, "task %s: no memory for the states of %zu metrics",
+                        task_name(r), n);
+    parts[0] = (d9di_resumable_lines_part){&r->totals, sizeof(r->totals)};
+    for (size_t i = 0; i < n; i++) {
+        const d9d_metric_form *f = d9d_metric_form_of(r->metrics->metric[i]);
+
+        parts[1 + i] =
+            (d9di_resumable_lines_part){d9d_metric_local_state(r->metrics->metric[i]),
+                                        (size_t)f->state_size * d9d_dtype_size(f->dtype)};
+    }
+    *out = (d9di_resumable_lines_state){.id = r->metrics_id, .parts = parts, .n = 1 + n};
+    return D9D_OK;
+}
+
+d9d_status d9di_infer_rows_open(d9di_infer_rows *r, d9d_hash key, d9d_arena *a, int64_t *first)
 {
     const char *path = output_section(r)->output;
+    d9di_resumable_lines_state state;
 
     if (path == NULL)
         return D9D_FAIL(D9D_ECONFIG, "task.output: %s writes a line a sample; name its file",
                         task_name(r));
     if (has_records(r))
         D9D_TRY(make_npy_header(r));
-    D9D_TRY(d9di_resumable_lines_open(path, key, has_records(r) ? &r->line : NULL, r->where->log,
-                                      &r->lines));
+    D9D_TRY(make_state(r, a, &state));
+    D9D_TRY(d9di_resumable_lines_open(path, key, has_records(r) ? &r->line : NULL, &state,
+                                      r->where->log, &r->lines));
     *first = r->lines.done;
+    r->counted_from = r->lines.counted_from;
     return D9D_OK;
 }
 
@@ -110,6 +141,8 @@ void d9di_infer_rows_release(d9di_infer_rows *r)
     free(r->messages);
     free(r->host);
     D9D_VEC_RELEASE(&r->prediction);
+    D9D_VEC_RELEASE(&r->target);
+    d9d_buf_release(&r->counted);
     d9d_buf_release(&r->records);
     d9d_buf_release(&r->line);
     d9di_resumable_lines_release(&r->lines);
@@ -163,35 +196,49 @@ static d9d_status make_line(d9di_infer_rows *r, const d9d_infer_task_row *x)
     return D9D_OK;
 }
 
-/* Appends a head and the content of r->line. */
+/* Appends a head, the content of r->line and what is counted. */
 static d9d_status append_message(const d9di_infer_rows *r, message_head h, d9d_buf *messages)
 {
     h.bytes = r->line.len;
+    h.counted = r->counted.len;
     D9D_TRY(d9d_buf_append(messages, &h, sizeof(h)));
-    return d9d_buf_append(messages, r->line.data, r->line.len);
+    D9D_TRY(d9d_buf_append(messages, r->line.data, r->line.len));
+    return d9d_buf_append(messages, r->counted.data, r->counted.len);
 }
 
-/* Counts a row's predictions in every metric; target NULL: they have none. */
-static d9d_status count_row(d9di_infer_rows *r, const d9d_predictions *b)
+/* --- what metrics count of a row ---------------------------------------------------------- */
+
+/* Appends r->prediction and r->target. */
+static d9d_status append_counted(d9di_infer_rows *r, size_t source, int64_t rows, int64_t columns)
 {
-    for (size_t i = 0; r->metrics != NULL && i < r->metrics->n && b->rows > 0; i++)
-        D9D_TRY(d9d_metric_update(r->metrics->metric[i], b));
+    const counted_head h = {source, rows, columns, (int64_t)r->target.len};
+
+    D9D_TRY(d9d_buf_append(&r->counted, &h, sizeof(h)));
+    D9D_TRY(d9d_buf_append(&r->counted, r->prediction.data,
+                           r->prediction.len * sizeof(*r->prediction.data)));
+    return d9d_buf_append(&r->counted, r->target.data, r->target.len * sizeof(*r->target.data));
+}
+
+static d9d_status take_values(d9di_infer_rows *r, const float *values, int64_t n)
+{
+    r->prediction.len = 0;
+    for (int64_t i = 0; i < n; i++)
+        D9D_TRY(D9D_VEC_PUSH(&r->prediction, (double)values[i]));
     return D9D_OK;
 }
 
 /* Of a row's losses those of its targets. */
 static d9d_status count_losses(d9di_infer_rows *r, const d9d_infer_task_row *x)
 {
-    r->prediction.len = 0;
+    r->prediction.len = r->target.len = 0;
     for (int64_t j = 0; r->metrics != NULL && j < x->length; j++)
         if (x->labels[j] != D9D_IGNORE_INDEX)
             D9D_TRY(D9D_VEC_PUSH(&r->prediction, (double)x->loss[j]));
-    return count_row(r, &(d9d_predictions){.rows = (int64_t)r->prediction.len,
-                                           .prediction = r->prediction.data,
-                                           .prediction_columns = 1});
+    return r->prediction.len > 0 ? append_counted(r, SIZE_MAX, (int64_t)r->prediction.len, 1)
+                                 : D9D_OK;
 }
 
-/* What a head's outputs of a text are compared with, in r->prediction; empty: nothing. */
+/* What a head's outputs of a text are compared with, in r->target; empty: nothing. */
 static d9d_status find_targets(d9di_infer_rows *r, const d9d_infer_task_row *x,
                                const d9d_task_head_record *h)
 {
@@ -199,15 +246,15 @@ static d9d_status find_targets(d9di_infer_rows *r, const d9d_infer_task_row *x,
     const int32_t *classes = f != NULL ? f->data : NULL;
     const float *values = f != NULL ? f->data : NULL;
 
-    r->prediction.len = 0;
+    r->target.len = 0;
     if (h->targets == D9D_TASK_TARGETS_CLASSES) {
         const int32_t class = classes != NULL ? classes[x->seq] : x->label;
 
-        return class >= 0 ? D9D_VEC_PUSH(&r->prediction, (double)class) : D9D_OK;
+        return class >= 0 ? D9D_VEC_PUSH(&r->target, (double)class) : D9D_OK;
     }
     values += x->seq * h->columns;
     for (int64_t i = 0; i < h->columns && d9d_field_row_is_present(values, h->columns); i++)
-        D9D_TRY(D9D_VEC_PUSH(&r->prediction, (double)values[i]));
+        D9D_TRY(D9D_VEC_PUSH(&r->target, (double)values[i]));
     return D9D_OK;
 }
 
@@ -224,11 +271,13 @@ static d9d_status count_heads(d9di_infer_rows *r, const d9d_infer_task_row *x)
     for (size_t i = 0; i < n; i++) {
         const int64_t columns = h[i].columns != D9D_INT_NULL ? h[i].columns : x->width - known;
 
-        r->prediction.len = 0;
+        r->target.len = 0;
         if (h[i].metrics->n > 0 && x->length > 0)
             D9D_TRY(find_targets(r, x, &h[i]));
-        if (r->prediction.len > 0)
-            D9D_TRY(d9di_run_metrics_count(r->metrics, 1 + i, 1, columns, at, r->prediction.data));
+        if (r->target.len > 0) {
+            D9D_TRY(take_values(r, at, columns));
+            D9D_TRY(append_counted(r, 1 + i, 1, columns));
+        }
         at += columns;
     }
     return D9D_OK;
@@ -237,14 +286,18 @@ static d9d_status count_heads(d9di_infer_rows *r, const d9d_infer_task_row *x)
 /* The values of a row that has a class, and those of each head that have their targets. */
 static d9d_status count_values(d9di_infer_rows *r, const d9d_infer_task_row *x)
 {
-    const double target = x->label;
-
     if (r->metrics == NULL)
         return D9D_OK;
-    if (x->label != D9D_IGNORE_INDEX)
-        D9D_TRY(d9di_run_metrics_count(r->metrics, 0, 1, x->width, x->values, &target));
+    r->target.len = 0;
+    if (x->label != D9D_IGNORE_INDEX) {
+        D9D_TRY(D9D_VEC_PUSH(&r->target, (double)x->label));
+        D9D_TRY(take_values(r, x->values, x->width));
+        D9D_TRY(append_counted(r, 0, 1, x->width));
+    }
     return count_heads(r, x);
 }
+
+/* --- rows ---------------------------------------------------------------------------------- */
 
 static d9d_status append_losses(d9di_infer_rows *r, d9d_infer_task_row *x, d9d_buf *messages)
 {
@@ -253,9 +306,9 @@ static d9d_status append_losses(d9di_infer_rows *r, d9d_infer_task_row *x, d9d_b
             x->sum += (double)x->loss[j];
             x->targets++;
         }
+    r->line.len = r->counted.len = 0;
     if (isfinite(x->sum))
         D9D_TRY(count_losses(r, x));
-    r->line.len = 0;
     if (isfinite(x->sum) && r->task->row != NULL)
         D9D_TRY(make_line(r, x));
     return append_message(
@@ -291,9 +344,9 @@ static d9d_status append_values(d9di_infer_rows *r, const d9d_infer_task_row *x,
 {
     for (int64_t i = 0; i < x->width; i++)
         h.sum += isfinite(x->values[i]) ? 0 : (double)x->values[i];
+    r->line.len = r->counted.len = 0;
     if (isfinite(h.sum))
         D9D_TRY(count_values(r, x));
-    r->line.len = 0;
     if (isfinite(h.sum) && has_records(r))
         D9D_TRY(d9d_buf_append(&r->line, x->values, (size_t)x->width * sizeof(*x->values)));
     else if (isfinite(h.sum))
@@ -370,10 +423,11 @@ static d9d_status start_records(d9di_infer_rows *r, int64_t first)
 
 static d9d_status write_records(d9di_infer_rows *r, int64_t first)
 {
-    for (uint64_t i = 0, n = count_records(r, first); i < n; i++)
-        D9D_TRY(d9di_resumable_lines_add(&r->lines, r->records.data + i * record_bytes(r),
-                                         record_bytes(r)));
-    return D9D_OK;
+    const uint64_t n = count_records(r, first);
+
+    return n > 0 ? d9di_resumable_lines_add(&r->lines, r->records.data, n * record_bytes(r),
+                                            (int64_t)n)
+                 : D9D_OK;
 }
 
 static d9d_status store_bytes(d9di_infer_rows *r, const message_head *h, const char *bytes,
@@ -382,9 +436,38 @@ static d9d_status store_bytes(d9di_infer_rows *r, const message_head *h, const c
     if (d9d_bootstrap_rank(r->where->bootstrap) > 0 || h->bytes == 0)
         return D9D_OK;
     if (!has_records(r))
-        return d9di_resumable_lines_add(&r->lines, bytes, h->bytes);
+        return d9di_resumable_lines_add(&r->lines, bytes, h->bytes, 1);
     memcpy(r->records.data + (uint64_t)(h->at - first) * record_bytes(r) + h->from, bytes,
            h->bytes);
+    return D9D_OK;
+}
+
+/* Counts what a rank has said of a row, in every metric or in those of a source. */
+static d9d_status count_row(d9di_infer_rows *r, const char *at, size_t n)
+{
+    const char *end = at + n;
+    counted_head h;
+
+    while (at < end) {
+        memcpy(&h, at, sizeof(h));
+        at += sizeof(h);
+        r->prediction.len = r->target.len = 0;
+        for (int64_t i = 0; i < h.rows * h.columns + h.targets; i++, at += sizeof(double)) {
+            double x;
+
+            memcpy(&x, at, sizeof(x));
+            D9D_TRY(i < h.rows * h.columns ? D9D_VEC_PUSH(&r->prediction, x)
+                                           : D9D_VEC_PUSH(&r->target, x));
+        }
+        if (h.source != SIZE_MAX)
+            D9D_TRY(d9di_run_metrics_count(r->metrics, h.source, h.rows, h.columns,
+                                           r->prediction.data, r->target.data));
+        for (size_t i = 0; h.source == SIZE_MAX && i < r->metrics->n; i++)
+            D9D_TRY(d9d_metric_update(r->metrics->metric[i],
+                                      &(d9d_predictions){.rows = h.rows,
+                                                         .prediction = r->prediction.data,
+                                                         .prediction_columns = h.columns}));
+    }
     return D9D_OK;
 }
 
@@ -394,7 +477,7 @@ static d9d_status parse_message(d9di_infer_rows *r, const char *at, size_t n, in
     const char *end = at + n;
     message_head h;
 
-    for (; at < end; at += sizeof(h) + h.bytes) {
+    for (; at < end; at += sizeof(h) + h.bytes + h.counted) {
         memcpy(&h, at, sizeof(h));
         if (!isfinite(h.sum))
             return d9d_bootstrap_agree_status(
@@ -402,8 +485,11 @@ static d9d_status parse_message(d9di_infer_rows *r, const char *at, size_t n, in
                 D9D_FAIL(D9D_ENUMERIC, "sample %lld: its %s is %s", (long long)h.sample,
                          d9di_infer_rows_are_values(r) ? "output" : "loss",
                          d9di_engine_nonfinite_name(h.sum)));
-        r->sum += h.sum;
-        r->targets += h.targets;
+        r->lines.state_is_ahead = true;
+        r->totals.sum += h.sum;
+        r->totals.targets += h.targets;
+        if (d9d_bootstrap_rank(r->where->bootstrap) == 0)
+            D9D_TRY(count_row(r, at + sizeof(h) + h.bytes, h.counted));
         D9D_TRY(store_bytes(r, &h, at + sizeof(h), first));
     }
     return D9D_OK;

@@ -4,8 +4,10 @@
  *     rank 1   values ---------> head columns, head columns    -- gathered --> sums on all ranks,
  *     ...                                                      /               the file on rank 0
  *
- * Every rank adds up all rows in sample order, so that all have the same sums.  The file has one
- * line per row.  If the task defines a shape, it is a .npy of records, whose columns may come from
+ * Every rank adds up all rows in sample order, so that all have the same sums.  Rank 0 counts them
+ * in the metrics, in the same order: what was counted is proven with the lines (resumable_lines.h),
+ * so that a job that was interrupted has the values of one that was not.  The file has one line per
+ * row.  If the task defines a shape, it is a .npy of records, whose columns may come from
  * any pipeline stage.  Among ranks with the same losses or values, only the first contributes.
  */
 #ifndef D9DI_INFER_INFER_ROWS_H
@@ -33,10 +35,15 @@ typedef struct d9di_infer_rows {
     int64_t max_batches;
     float *host; /* host copy of a batch's losses or values */
     size_t host_cap;
-    d9di_run_metrics *metrics;  /* that count this rank's rows; NULL: none */
-    D9D_VEC(double) prediction; /* of a row */
-    double sum;                 /* of losses; of targets; so far */
-    int64_t targets;
+    d9di_run_metrics *metrics;          /* that count all rows on rank 0; NULL: none */
+    uint64_t metrics_id;                /* hash of what they are */
+    d9d_buf counted;                    /* what they count of a row */
+    D9D_VEC(double) prediction, target; /* of a row */
+    struct d9di_infer_totals {
+        double sum; /* of losses */
+        int64_t targets;
+    } totals, resumed;    /* so far; of which earlier processes had these */
+    int64_t counted_from; /* the first sample of the totals; on rank 0 */
 } d9di_infer_rows;
 
 /* True if the task writes output per row. */
@@ -46,8 +53,9 @@ bool d9di_infer_rows_are_values(const d9di_infer_rows *r);
 /* Computes the width of a record; call after the engine and the data are open.  ECONFIG if it is
  * too large. */
 d9d_status d9di_infer_rows_check(d9di_infer_rows *r);
-/* On rank 0: opens the output for this key, and resumes it; *first is the first missing sample. */
-d9d_status d9di_infer_rows_open(d9di_infer_rows *r, d9d_hash key, int64_t *first);
+/* On rank 0: opens the output for this key, and resumes it and what was counted; *first is the
+ * first missing sample. */
+d9d_status d9di_infer_rows_open(d9di_infer_rows *r, d9d_hash key, d9d_arena *a, int64_t *first);
 
 /* Prepares for up to `max_batches` global batches of `batch` samples that run together. */
 d9d_status d9di_infer_rows_prepare(d9di_infer_rows *r, int64_t batch, int64_t max_batches);

@@ -20,11 +20,12 @@ static void block_begin(d9di_output_journal *j, d9d_hash chain)
     d9d_hasher_add(j->block, &chain, sizeof(chain));
 }
 
-static d9d_hash block_end(d9di_output_journal *j, int64_t records)
+static d9d_hash block_end(d9di_output_journal *j, int64_t records, const char *state, size_t n)
 {
     const uint64_t numbers[] = {(uint64_t)records, j->bytes};
 
     d9d_hasher_add(j->block, numbers, sizeof(numbers));
+    d9d_hasher_add(j->block, state, n);
     return d9d_hasher_digest(j->block);
 }
 
@@ -40,6 +41,7 @@ typedef struct journal_line {
     int64_t records;
     uint64_t bytes;
     d9d_hash hash;
+    const char *state; /* "": none */
 } journal_line;
 
 static bool parse_line(const char *line, journal_line *out)
@@ -49,7 +51,10 @@ static bool parse_line(const char *line, journal_line *out)
     int end = 0;
 
     if (sscanf(line, "%llu %llu %32[0-9a-f]%n", &records, &bytes, hex, &end) != 3 ||
-        line[end] != '\0' || records > INT64_MAX || d9d_hash_parse(hex, &out->hash) != D9D_OK)
+        records > INT64_MAX || d9d_hash_parse(hex, &out->hash) != D9D_OK)
+        return false;
+    out->state = line[end] == ' ' ? line + end + 1 : line + end;
+    if (out->state[strspn(out->state, "0123456789abcdef")] != '\0')
         return false;
     out->records = (int64_t)records;
     out->bytes = bytes;
@@ -72,12 +77,15 @@ static bool hash_block(d9di_output_journal *j, const d9d_file *output, uint64_t 
 
 static bool verify_line(d9di_output_journal *j, const d9d_file *output, const journal_line *c)
 {
-    return hash_block(j, output, c->bytes) && d9d_hash_equal(block_end(j, c->records), c->hash);
+    return hash_block(j, output, c->bytes) &&
+           d9d_hash_equal(block_end(j, c->records, c->state, strlen(c->state)), c->hash);
 }
 
-/* Verifies the lines after the head; *keep: bytes of the journal up to the last valid line. */
+/* Verifies the lines after the head; *valid_bytes: of the journal up to the last valid line, whose
+ * state is *state. */
 static void verify_lines(d9di_output_journal *j, const d9d_file *output, char *line, char *stop,
-                         uint64_t *valid_bytes, d9di_output_journal_proof *proof)
+                         uint64_t *valid_bytes, const char **state,
+                         d9di_output_journal_proof *proof)
 {
     const char *text = line - *valid_bytes;
     bool holds = true;
@@ -93,6 +101,7 @@ static void verify_lines(d9di_output_journal *j, const d9d_file *output, char *l
             continue;
         proof->records = c.records;
         proof->bytes = c.bytes;
+        *state = c.state;
         *valid_bytes = (uint64_t)(end + 1 - text);
         block_begin(j, c.hash);
     }
@@ -113,6 +122,7 @@ static d9d_status verify_journal(d9di_output_journal *j, const d9d_file *output,
     d9d_buf text = {0};
     char head[LINE_MAX_BYTES];
     uint64_t valid_bytes = (uint64_t)format_header(j->key, head);
+    const char *state = "";
     d9d_err_copy before;
     d9d_status st;
 
@@ -121,12 +131,15 @@ static d9d_status verify_journal(d9di_output_journal *j, const d9d_file *output,
     block_begin(j, j->key);
     if (proof->key_matches) {
         d9d_err_save(&before, D9D_OK); /* a short output is not an error */
-        verify_lines(j, output, text.data + valid_bytes, text.data + text.len, &valid_bytes, proof);
+        verify_lines(j, output, text.data + valid_bytes, text.data + text.len, &valid_bytes, &state,
+                     proof);
         (void)d9d_err_restore(&before);
         block_begin(j, j->chain);
         j->bytes = proof->bytes;
     }
-    st = proof->key_matches ? d9d_file_truncate(&j->file, valid_bytes) : D9D_OK;
+    st = d9d_buf_append(&proof->state, state, strlen(state) + 1);
+    if (st == D9D_OK && proof->key_matches)
+        st = d9d_file_truncate(&j->file, valid_bytes);
     d9d_buf_release(&text);
     return st;
 }
@@ -144,6 +157,8 @@ d9d_status d9di_output_journal_open(const char *path, d9d_hash key, const d9d_fi
     *out = j;
     j = (d9di_output_journal){.file = {.fd = -1}};
 out:
+    if (st != D9D_OK)
+        d9d_buf_release(&proof->state);
     d9di_output_journal_close(&j);
     return st;
 }
@@ -169,17 +184,24 @@ d9d_status d9di_output_journal_begin(d9di_output_journal *j)
     return st;
 }
 
-d9d_status d9di_output_journal_write_line(d9di_output_journal *j, int64_t records)
+d9d_status d9di_output_journal_write_line(d9di_output_journal *j, int64_t records,
+                                          const d9d_buf *state)
 {
-    const d9d_hash hash = block_end(j, records);
-    char line[LINE_MAX_BYTES], hex[D9D_HASH_HEX];
-    int n;
+    const size_t n = state != NULL ? strlen(state->data) : 0;
+    const d9d_hash hash = block_end(j, records, n > 0 ? state->data : "", n);
+    char hex[D9D_HASH_HEX];
+    d9d_buf line = {0};
+    d9d_status st;
 
     d9d_hash_hex(hash, hex);
-    n = snprintf(line, sizeof(line), "%lld %llu %s\n", (long long)records,
-                 (unsigned long long)j->bytes, hex);
+    st = d9d_buf_printf(&line, "%lld %llu %s%s%s\n", (long long)records,
+                        (unsigned long long)j->bytes, hex, n > 0 ? " " : "",
+                        n > 0 ? state->data : "");
     block_begin(j, hash);
-    return d9d_file_write(&j->file, line, (size_t)n);
+    if (st == D9D_OK)
+        st = d9d_file_write(&j->file, line.data, line.len);
+    d9d_buf_release(&line);
+    return st;
 }
 
 void d9di_output_journal_close(d9di_output_journal *j)

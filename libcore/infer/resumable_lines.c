@@ -13,6 +13,65 @@
 
 static const int64_t journal_period_ns = INT64_C(1000000000), sync_period_ns = INT64_C(5000000000);
 
+enum { STATE_BYTES_PER_SECOND = 16 << 10 };
+
+/* --- state ------------------------------------------------------------------------------------ */
+
+enum { STATE_HEAD_DIGITS = 32 }; /* of its identity, and of the first record that it counts */
+
+static size_t state_bytes(const d9di_resumable_lines_state *s)
+{
+    size_t n = 0;
+
+    for (size_t i = 0; i < s->n; i++)
+        n += s->parts[i].n;
+    return n;
+}
+
+static d9d_status state_format(const d9di_resumable_lines *l, d9d_buf *out)
+{
+    static const char digits[] = "0123456789abcdef";
+    char *at;
+
+    D9D_TRY(d9d_buf_printf(out, "%016llx%016llx", (unsigned long long)l->state.id,
+                           (unsigned long long)l->counted_from));
+    D9D_TRY(d9d_buf_reserve(out, 2 * state_bytes(&l->state) + 1));
+    at = out->data + out->len;
+    for (size_t i = 0; i < l->state.n; i++)
+        for (size_t k = 0; k < l->state.parts[i].n; k++) {
+            const unsigned char byte = ((const unsigned char *)l->state.parts[i].data)[k];
+
+            *at++ = digits[byte >> 4];
+            *at++ = digits[byte & 15];
+        }
+    *at = '\0';
+    out->len = (size_t)(at - out->data);
+    return D9D_OK;
+}
+
+static unsigned digit_value(char c)
+{
+    return (unsigned)(c <= '9' ? c - '0' : c - 'a' + 10);
+}
+
+/* False if the digits are of another state. */
+static bool state_parse(d9di_resumable_lines *l, const char *text)
+{
+    unsigned long long id, from;
+
+    if (strlen(text) != STATE_HEAD_DIGITS + 2 * state_bytes(&l->state) ||
+        sscanf(text, "%16llx%16llx", &id, &from) != 2 || id != l->state.id ||
+        from > (unsigned long long)l->done)
+        return false;
+    l->counted_from = (int64_t)from;
+    text += STATE_HEAD_DIGITS;
+    for (size_t i = 0; i < l->state.n; i++)
+        for (size_t k = 0; k < l->state.parts[i].n; k++, text += 2)
+            ((unsigned char *)l->state.parts[i].data)[k] =
+                (unsigned char)(digit_value(text[0]) << 4 | digit_value(text[1]));
+    return true;
+}
+
 /* --- opening ---------------------------------------------------------------------------------- */
 
 /* "<path>.<label>-<16 digits>"; the caller frees it. */
@@ -79,30 +138,53 @@ static d9d_status fail_unknown_owner(const d9d_file *partial, const char *journa
                     partial->path, (unsigned long long)size, journal);
 }
 
-/* Resumes the part as far as its journal proves it; verifies before changing anything. */
+static void restore_state(d9di_resumable_lines *l, const d9di_output_journal_proof *proof,
+                          const d9d_log *log)
+{
+    if (l->state.n == 0 || proof->records == 0 || state_parse(l, proof->state.data))
+        return;
+    l->counted_from = proof->records;
+    d9d_log_warn(log,
+                 "%s: is not known to have counted what is counted now: totals are of the samples "
+                 "from %lld on",
+                 l->file.path, (long long)proof->records);
+}
+
+/* Takes over what the journal proves; verifies before changing anything. */
+static d9d_status resume_proven(d9di_resumable_lines *l, const char *journal, uint64_t size,
+                                const d9di_output_journal_proof *proof, const d9d_log *log)
+{
+    if (size > 0 && !proof->key_matches)
+        return fail_unknown_owner(&l->file, journal);
+    if (size == 0)
+        warn_other_partials(l->path, l->file.path, log);
+    if (proof->claimed > proof->records)
+        d9d_log_warn(log,
+                     "%s: %lld of the %lld sample%s that were written check out; going on behind "
+                     "these",
+                     l->file.path, (long long)proof->records, (long long)proof->claimed,
+                     D9D_PLURAL(proof->claimed));
+    l->done = l->n_journaled = proof->records;
+    restore_state(l, proof, log);
+    D9D_TRY(d9d_file_truncate(&l->file, proof->bytes));
+    return proof->records > 0 ? D9D_OK : d9di_output_journal_begin(&l->journal);
+}
+
+/* Resumes the part as far as its journal proves it. */
 static d9d_status resume_partial(d9di_resumable_lines *l, const char *journal, d9d_hash key,
                                  const d9d_log *log)
 {
     d9di_output_journal_proof proof;
     uint64_t size;
+    d9d_status st;
 
     D9D_TRY(d9d_fs_size(l->file.path, &size));
     if (size > 0 && !d9d_fs_exists(journal))
         return fail_unknown_owner(&l->file, journal);
     D9D_TRY(d9di_output_journal_open(journal, key, &l->file, &l->journal, &proof));
-    if (size > 0 && !proof.key_matches)
-        return fail_unknown_owner(&l->file, journal);
-    if (size == 0)
-        warn_other_partials(l->path, l->file.path, log);
-    if (proof.claimed > proof.records)
-        d9d_log_warn(log,
-                     "%s: %lld of the %lld sample%s that were written check out; going on behind "
-                     "these",
-                     l->file.path, (long long)proof.records, (long long)proof.claimed,
-                     D9D_PLURAL(proof.claimed));
-    l->done = l->n_journaled = proof.records;
-    D9D_TRY(d9d_file_truncate(&l->file, proof.bytes));
-    return proof.records > 0 ? D9D_OK : d9di_output_journal_begin(&l->journal);
+    st = resume_proven(l, journal, size, &proof, log);
+    d9d_buf_release(&proof.state);
+    return st;
 }
 
 static d9d_status write_bytes(d9di_resumable_lines *l, const char *p, size_t n)
@@ -136,10 +218,13 @@ out:
 }
 
 d9d_status d9di_resumable_lines_open(const char *path, d9d_hash key, const d9d_buf *head,
-                                     const d9d_log *log, d9di_resumable_lines *out)
+                                     const d9di_resumable_lines_state *state, const d9d_log *log,
+                                     d9di_resumable_lines *out)
 {
-    d9di_resumable_lines l = {
-        .file = {.fd = -1}, .journal = {.file = {.fd = -1}}, .path = strdup(path)};
+    d9di_resumable_lines l = {.file = {.fd = -1},
+                              .journal = {.file = {.fd = -1}},
+                              .path = strdup(path),
+                              .state = state != NULL ? *state : (d9di_resumable_lines_state){0}};
     const d9d_status st = l.path == NULL ? D9D_FAIL(D9D_ENOMEM, "%s: its name", path)
                                          : open_files(&l, key, head, log);
 
@@ -152,6 +237,17 @@ d9d_status d9di_resumable_lines_open(const char *path, d9d_hash key, const d9d_b
 
 /* --- writing ---------------------------------------------------------------------------------- */
 
+static d9d_status write_line(d9di_resumable_lines *l)
+{
+    d9d_buf state = {0};
+    d9d_status st = l->state.n > 0 ? state_format(l, &state) : D9D_OK;
+
+    if (st == D9D_OK)
+        st = d9di_output_journal_write_line(&l->journal, l->done, state.len > 0 ? &state : NULL);
+    d9d_buf_release(&state);
+    return st;
+}
+
 /* Updates the journal; syncs both files if the last sync is long ago or `sync` is set. */
 static d9d_status write_journal(d9di_resumable_lines *l, bool sync)
 {
@@ -159,7 +255,7 @@ static d9d_status write_journal(d9di_resumable_lines *l, bool sync)
     if (sync)
         D9D_TRY(d9d_file_sync(&l->file));
     if (l->n_journaled < l->done)
-        D9D_TRY(d9di_output_journal_write_line(&l->journal, l->done));
+        D9D_TRY(write_line(l));
     l->n_journaled = l->done;
     if (sync)
         D9D_TRY(d9d_file_sync(&l->journal.file));
@@ -168,11 +264,19 @@ static d9d_status write_journal(d9di_resumable_lines *l, bool sync)
     return D9D_OK;
 }
 
-d9d_status d9di_resumable_lines_add(d9di_resumable_lines *l, const char *line, size_t n)
+/* Nanoseconds between two lines of the journal. */
+static int64_t line_period_ns(const d9di_resumable_lines *l)
+{
+    return journal_period_ns * (int64_t)(1 + state_bytes(&l->state) / STATE_BYTES_PER_SECOND);
+}
+
+d9d_status d9di_resumable_lines_add(d9di_resumable_lines *l, const char *line, size_t n,
+                                    int64_t records)
 {
     D9D_TRY(write_bytes(l, line, n));
-    l->done++;
-    return d9d_clock_ns() - l->journaled_ns >= journal_period_ns ? write_journal(l, false) : D9D_OK;
+    l->done += records;
+    l->state_is_ahead = false;
+    return d9d_clock_ns() - l->journaled_ns >= line_period_ns(l) ? write_journal(l, false) : D9D_OK;
 }
 
 d9d_status d9di_resumable_lines_commit(d9di_resumable_lines *l)
@@ -200,7 +304,7 @@ void d9di_resumable_lines_release(d9di_resumable_lines *l)
 
     /* The earlier error is more useful than ours. */
     d9d_err_save(&first, D9D_OK);
-    if (l->n_journaled < l->done && write_journal(l, true) != D9D_OK)
+    if (l->n_journaled < l->done && !l->state_is_ahead && write_journal(l, true) != D9D_OK)
         (void)d9d_err_restore(&first);
     d9di_output_journal_close(&l->journal);
     d9d_file_release(&l->file);

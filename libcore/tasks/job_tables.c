@@ -806,7 +806,7 @@ static const d9d_key infer_keys[] = {
         .flags = D9D_NULLABLE),
     D9D_KEY_LIST(d9d_infer_config, metrics, "[]", &metric_elem,
                  "what the task's probabilities of classes are worth, or figures of its losses, "
-                 "over the samples of this process"),
+                 "over all samples"),
     D9D_KEY_END,
 };
 const d9d_table d9d_infer_config_table =

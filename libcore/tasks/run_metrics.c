@@ -500,13 +500,13 @@ static d9d_status update_one(d9di_run_metrics *m, const d9di_run_metrics_pending
 }
 
 d9d_status d9di_run_metrics_count(d9di_run_metrics *m, size_t source, int64_t rows, int64_t columns,
-                                  const float *outputs, const double *targets)
+                                  const double *outputs, const double *targets)
 {
     const int64_t n = rows * target_columns(targets_of(m, source), columns);
 
     m->prediction.len = m->target.len = 0;
     for (int64_t i = 0; i < rows * columns; i++)
-        D9D_TRY(D9D_VEC_PUSH(&m->prediction, (double)outputs[i]));
+        D9D_TRY(D9D_VEC_PUSH(&m->prediction, outputs[i]));
     for (int64_t i = 0; i < n; i++)
         D9D_TRY(D9D_VEC_PUSH(&m->target, targets[i]));
     return update_source(m, source, columns, 0);

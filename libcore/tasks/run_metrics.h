@@ -93,7 +93,7 @@ d9d_status d9di_run_metrics_enqueue_mean(d9di_run_metrics *m, size_t source, con
 /* Counts rows of a source on the host, of which all count: outputs [rows, C] and what they are
  * compared with, [rows] or [rows, C]. */
 d9d_status d9di_run_metrics_count(d9di_run_metrics *m, size_t source, int64_t rows, int64_t columns,
-                                  const float *outputs, const double *targets);
+                                  const double *outputs, const double *targets);
 /* Counts the n oldest pending micro-batches: the rows whose label counts.  Waits for these only. */
 d9d_status d9di_run_metrics_update(d9di_run_metrics *m, size_t n);
 /* Starts the reduction over all ranks of everything counted since the last sync_end.  No update may

@@ -12,11 +12,14 @@ setup() { with_mpi && enter && struck d9d-infer; }
 # infer OPTION...: runs d9d-infer on two ranks, which write out.jsonl.
 infer() { mpi -n 2 d9d-infer -q --device cpu "$@" i.json; }
 
+# figures: what a summary has of all samples.
+figures() { jq -c 'del(.first_sample, .tokens_per_s)'; }
+
 # each_way OPTION...: kills a rank, then stops one; each time the rerun's output equals an undisturbed run.
 each_way() {
     local way end
     rm -f out.jsonl
-    infer "$@"
+    infer "$@" --json | figures >whole.json
     [ ! -e out.jsonl.flight ]
     mv out.jsonl whole.jsonl
     for way in "KILL gone 300" "STOP stopped 4"; do
@@ -33,8 +36,9 @@ each_way() {
         [ "$signal" = STOP ] || named report "$state"
         [ "$signal" = KILL ] || named err "$state"
         cp out.jsonl.flight/rank-{0,2}.bin # as left by a run with more ranks
-        infer "$@" --set "trainer.timeout.init_timeout=$limit"
+        infer "$@" --json --set "trainer.timeout.init_timeout=$limit" | figures >resumed.json
         cmp out.jsonl whole.jsonl
+        cmp resumed.json whole.json
         [ "$(echo out.jsonl*)" = out.jsonl ]
     done
 }
@@ -58,7 +62,7 @@ JSON
  "task": {"name": "logprobs", "output": "out.jsonl"}}
 JSON
     for _ in $(seq 60); do cat "$golden/moe/train.jsonl"; done | d9d-shard -q --format tokens --out many -
-    each_way --set mesh.data_parallel_shard=2 --set mesh.expert_parallel=2
+    each_way --set mesh.data_parallel_shard=2 --set mesh.expert_parallel=2 --set 'metrics=[{"name": "mean"}, {"name": "max"}]'
 }
 
 @test "a file with the name of a progress record is not removed" {

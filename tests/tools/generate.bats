@@ -391,7 +391,9 @@ start_long() {
     [[ "$output" =~ '"first_sample": '([0-9]+) ]]
     [ "${BASH_REMATCH[1]}" -gt "$done_before" ]
     mv out.jsonl resumed.jsonl
-    d9d-infer -q "${long[@]}" g.json
+    tokens=$(jq .tokens <<<"$output")
+    run -0 --separate-stderr d9d-infer -q --json "${long[@]}" g.json
+    assert_equal "$tokens" "$(jq .tokens <<<"$output")"
     cmp out.jsonl resumed.jsonl
     [ -z "$(ls ./*.part-* 2>/dev/null)" ]
 }

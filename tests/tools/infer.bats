@@ -304,3 +304,30 @@ first_of() { d9d-infer -q --json "$@" | sed -nE 's/.*"first_sample": ([0-9]+).*/
     says 2 "metrics: the task generate writes tokens" d9d-infer --set 'task={"name": "generate", "output": "x.jsonl"}' \
         --set 'metrics=[{"name": "mean"}]' i.json
 }
+
+# figures: what a summary has of all samples.
+figures() { jq -c 'del(.first_sample, .tokens_per_s)' <<<"$output"; }
+
+@test "a call that was interrupted has the tokens, the loss and the metrics of one that was not" {
+    count=(--set 'metrics=[{"name": "mean"}, {"name": "max"}, {"name": "sum"}]')
+    d9d-infer -q "${count[@]}" --json --set data.epochs=100 --set trainer.batching.microbatch_size=1 \
+        --set task.output=whole.jsonl i.json >whole.json
+    # The metrics are no part of what the lines depend on.
+    interrupt
+    run -0 --separate-stderr d9d-infer --json "${long[@]}" "${count[@]}" i.json
+    [[ "$stderr" == *"warning: $part: is not known to have counted what is counted now: totals are of the samples from $done_before on"* ]]
+    [ "$(jq .tokens <<<"$output")" -lt "$(jq .tokens whole.json)" ]
+    rm out.jsonl
+    for signal in TERM KILL; do
+        d9d-infer "${long[@]}" "${count[@]}" i.json 2>log &
+        pid=$!
+        wait_for has_part "$((${before:-0} + 200))"
+        kill -s "$signal" "$pid"
+        wait "$pid" || true
+        before=$(wc -l <"$part")
+    done
+    run -0 --separate-stderr d9d-infer --json "${long[@]}" "${count[@]}" i.json
+    [ "$(jq .first_sample <<<"$output")" -gt 0 ]
+    assert_equal "$(figures)" "$(output=$(cat whole.json) figures)"
+    cmp out.jsonl whole.jsonl
+}

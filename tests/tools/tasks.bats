@@ -314,6 +314,35 @@ split_of() {
 rows() { local n; n=$(stat -c %s "$1") && echo $(((n - 128) / 64)); }
 has_rows() { part=$(ls out.npy.part-* 2>/dev/null) && [ "$(rows "$part")" -gt "$1" ]; }
 
+@test "metrics of classes and the tokens of rows are those of a call that was not interrupted" {
+    local kind before what
+    figures() { jq -c 'del(.first_sample, .tokens_per_s)' "$1"; }
+    for kind in classification embedding; do
+        rm -f out.*
+        what=out.npy
+        [ $kind = embedding ] || what=out.jsonl
+        long=(--set data.epochs=300 --set trainer.batching.microbatch_size=4 --set "$(task $kind $what)")
+        [ $kind = embedding ] || long+=(--set 'metrics=[{"name": "accuracy", "problem": "multiclass", "num_classes": 3},
+            {"name": "confusion_matrix", "problem": "multiclass", "num_classes": 3}]')
+        d9d-infer -q --json "${long[@]}" dense.infer.json >whole.json
+        mv $what whole.out
+        before=0
+        for signal in TERM KILL; do
+            d9d-infer "${long[@]}" dense.infer.json 2>log &
+            pid=$!
+            has_bytes() { part=$(ls $what.part-* 2>/dev/null) && [ "$(stat -c %s "$part")" -gt $((before + 9000)) ]; }
+            wait_for has_bytes
+            kill -s "$signal" "$pid"
+            wait "$pid" || true
+            before=$(stat -c %s "$part")
+        done
+        d9d-infer -q --json "${long[@]}" dense.infer.json >resumed.json
+        [ "$(jq .first_sample resumed.json)" -gt 0 ]
+        assert_equal "$(figures resumed.json)" "$(figures whole.json)"
+        cmp $what whole.out
+    done
+}
+
 @test "a .npy that is stopped and killed is gone on with, the same bytes" {
     long=(--set data.epochs=500 --set trainer.batching.microbatch_size=1 --set "$(task embedding out.npy)")
     start() {

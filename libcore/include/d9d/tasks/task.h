@@ -172,12 +172,15 @@ typedef struct d9d_infer_task_metric {
 
 typedef struct d9d_infer_task_summary {
     int64_t samples, first_sample; /* of the whole task; where this process began */
-    int64_t tokens;                /* targets, generated tokens, or positions; of this process */
-    double loss, perplexity;       /* over this process's samples; NaN without a target */
-    double tokens_per_s;
+    int64_t tokens;                /* targets, generated tokens, or positions */
+    double loss, perplexity;       /* over all samples; NaN without a target */
+    double tokens_per_s;           /* of this process */
     d9d_infer_task_output output;
     size_t n_metrics;
-    d9d_infer_task_metric metrics[D9D_INFER_TASK_METRICS_MAX]; /* of this process */
+    d9d_infer_task_metric metrics[D9D_INFER_TASK_METRICS_MAX]; /* over all samples */
+    /* Tokens, loss and metrics are of the samples from here on: 0, unless an output was begun with
+     * other metrics, or by a version that did not keep what it had counted. */
+    int64_t counted_from;
 } d9d_infer_task_summary;
 
 typedef struct d9d_infer_task_row {
