@@ -500,15 +500,16 @@ static d9d_status fail_none_fits(search_state *s, const d9d_mesh_search_results 
 
 static d9d_status search_open(search_state *s)
 {
-    bool paired;
+    bool is_fixed; /* the losses are of the size that the configuration has */
 
     D9D_TRY(d9d_model_spec_read(&s->config->model_provider, &s->arena, &s->spec));
     D9D_TRY(d9d_model_spec_trainable(&s->spec));
     D9D_TRY(d9di_plan_data_open(s->config, s->opts->length, &s->data));
-    paired = d9di_task_has_pairs(&s->data.task);
-    s->n_sizes = paired ? 1 : MAX_SIZES;
+    is_fixed =
+        d9di_task_has_pairs(&s->data.task) || d9di_task_micro_batch_term(&s->data.task) != NULL;
+    s->n_sizes = is_fixed ? 1 : MAX_SIZES;
     for (int i = 0; i < s->n_sizes; i++) {
-        s->sizes[i] = paired ? s->config->trainer.batching.microbatch_size : (int64_t)1 << i;
+        s->sizes[i] = is_fixed ? s->config->trainer.batching.microbatch_size : (int64_t)1 << i;
         D9D_TRY(d9di_plan_lengths_measure(&s->data, s->sizes[i], &s->rows[i]));
     }
     return D9D_OK;

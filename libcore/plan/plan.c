@@ -213,6 +213,7 @@ d9d_status d9di_plan_estimate(const d9d_train_config *c, const d9d_plan_opts *op
         .longest = r.longest,
         .length = r.mean,
         .document = data->document,
+        .micro_batch_term = d9di_task_micro_batch_term(&data->task),
         .steps = data->steps,
         .tokens = r.tokens * (double)(b->global_batch_size * group),
         .pipe = d9d_job_pipe_schedule_opts(&c->trainer.pipelining),

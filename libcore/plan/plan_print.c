@@ -344,6 +344,10 @@ d9d_status d9d_plan_print_text(const d9d_plan *p, d9d_buf *out)
     if (p->document > 0)
         D9D_TRY(d9d_buf_printf(out, ", documents of %lld", (long long)p->document));
     D9D_TRY(d9d_buf_printf(out, "\n"));
+    if (p->micro_batch_term != NULL) {
+        D9D_TRY(d9di_task_put_micro_batch_term(p->micro_batch_term, p->samples, out));
+        D9D_TRY(d9d_buf_printf(out, "\n"));
+    }
     if (p->cp_choice.n > 0) {
         D9D_TRY(d9d_buf_printf(out, "context_parallel_method auto is "));
         D9D_TRY(d9d_plan_print_cp_choice(&p->cp_choice, out));

@@ -248,6 +248,11 @@ static d9d_status section_check(const void *value, const char *path)
     return D9D_OK;
 }
 
+static const char *grpo_micro_batch_term(void *self)
+{
+    return ((const grpo *)self)->c->loss_type == D9D_GRPO_LOSS_BNPO ? "the mean of bnpo" : NULL;
+}
+
 static const d9d_train_task task = {.size = sizeof(d9d_train_task),
                                     .table = &d9di_grpo_table,
                                     .open = grpo_open,
@@ -257,7 +262,8 @@ static const d9d_train_task task = {.size = sizeof(d9d_train_task),
                                     .targets = grpo_targets,
                                     .reference = grpo_reference,
                                     .generation = grpo_generation,
-                                    .select = grpo_select};
+                                    .select = grpo_select,
+                                    .micro_batch_term = grpo_micro_batch_term};
 
 static const char *const loss_types[] = {"grpo", "bnpo", "dr_grpo", "dapo", "cispo", NULL};
 static const char *const levels[] = {"token", "sequence", NULL};

@@ -294,6 +294,11 @@ static d9d_task_answers preference_answers_of(void *self)
     return loss_of(self)->single ? D9D_TASK_ANSWERS_SINGLE : D9D_TASK_ANSWERS_PAIRS;
 }
 
+static const char *preference_micro_batch_term(void *self)
+{
+    return loss_of(self)->single ? "the KL of kto" : NULL;
+}
+
 static d9d_status section_check(const void *value, const char *path)
 {
     const section *c = value;
@@ -310,7 +315,8 @@ static const d9d_train_task preference = {.size = sizeof(d9d_train_task),
                                           .targets = preference_targets,
                                           .check = preference_check,
                                           .reference = preference_reference,
-                                          .answers = preference_answers_of};
+                                          .answers = preference_answers_of,
+                                          .micro_batch_term = preference_micro_batch_term};
 
 static const d9d_key preference_keys[] = {
     D9D_KEY_ENUM(section, loss, "\"dpo\"", loss_names,

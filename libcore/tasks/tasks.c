@@ -265,6 +265,22 @@ d9d_status d9di_task_set_fields(const d9di_task *t, const d9d_model *m, const d9
     return d9d_loader_check_values(data->loader, n_classes);
 }
 
+const char *d9di_task_micro_batch_term(const d9di_task *t)
+{
+    const char *term =
+        t->kind->micro_batch_term != NULL ? t->kind->micro_batch_term(t->self) : NULL;
+
+    return term != NULL || !pairs_samples(t) ? term : "what a pair is told from";
+}
+
+d9d_status d9di_task_put_micro_batch_term(const char *term, int64_t rows, d9d_buf *out)
+{
+    return d9d_buf_printf(out,
+                          "%s is over the %lld sample%s of a micro-batch: another "
+                          "trainer.batching.microbatch_size is another loss",
+                          term, (long long)rows, D9D_PLURAL(rows));
+}
+
 d9d_status d9di_task_check_micro_batch(const d9di_task *t, const char *where, int64_t micro)
 {
     if (!pairs_samples(t) || (micro >= 4 && micro % 2 == 0))

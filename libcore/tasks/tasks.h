@@ -103,6 +103,9 @@ bool d9di_task_is_of_answers(const d9di_task *t);
 /* Its losses are of pairs; of documents or pairs, not of tokens. */
 bool d9di_task_has_pairs(const d9di_task *t);
 bool d9di_task_loses_by_document(const d9di_task *t);
+/* What of its loss is over a micro-batch; NULL: nothing.  Static.  put: the sentence about it. */
+const char *d9di_task_micro_batch_term(const d9di_task *t);
+d9d_status d9di_task_put_micro_batch_term(const char *term, int64_t rows, d9d_buf *out);
 /* ECONFIG, beginning with `where`, if the task cannot learn from micro-batches of this size. */
 d9d_status d9di_task_check_micro_batch(const d9di_task *t, const char *where, int64_t micro);
 /* Checks the batch sizes of a configuration against each other, the mesh and the task, and the

@@ -236,11 +236,10 @@ d9d_status d9di_train_check(d9di_train *r, const char **resume_from)
 
 static d9d_status state_resume(d9di_train *r, const char *path)
 {
-    D9D_TRY(
-        is_local(r)
-            ? d9di_train_checkpointer_resume_local(&r->checkpointer, &r->run, path,
-                                                   &r->stepper.state)
-            : d9di_train_checkpointer_resume(&r->checkpointer, &r->run, path, &r->stepper.state));
+    D9D_TRY(is_local(r) ? d9di_train_checkpointer_resume_local(&r->checkpointer, &r->run, path,
+                                                               &r->stepper.state)
+                        : d9di_train_checkpointer_resume(&r->checkpointer, &r->run, path,
+                                                         &r->stepper.state));
     D9D_TRY(d9di_train_evaluator_sync(&r->evaluator, &r->run));
     D9D_TRY(d9di_expert_replication_sync(&r->stepper.replication));
     D9D_TRY(d9di_train_stream_resume(&r->stream, &r->run, r->stepper.state.samples));
@@ -275,6 +274,21 @@ static d9d_status log_optimizer(const d9di_train *r)
 
     if (st == D9D_OK && text.len > 0)
         d9d_log_info(r->run.log, "%s", text.data);
+    d9d_buf_release(&text);
+    return st;
+}
+
+static d9d_status log_micro_batch_term(const d9di_train_run *run)
+{
+    d9d_buf text = {0};
+    d9d_status st;
+
+    if (run->micro_batch_term == NULL)
+        return D9D_OK;
+    st = d9di_task_put_micro_batch_term(run->micro_batch_term,
+                                        run->c->trainer.batching.microbatch_size, &text);
+    if (st == D9D_OK)
+        d9d_log_info(run->log, "%s", text.data);
     d9d_buf_release(&text);
     return st;
 }
@@ -317,6 +331,7 @@ d9d_status d9di_train_open(d9di_train *r, const char *resume_from)
                                   .log = r->run.log};
     D9D_TRY(warn_special(r));
     D9D_TRY(warn_router_loss(r));
+    D9D_TRY(log_micro_batch_term(&r->run));
     D9D_TRY(d9di_run_data_log_padding(&r->run.data, r->run.c->trainer.batching.microbatch_size,
                                       r->run.log));
     D9D_TRY(d9di_engine_materialize(e, &opts));

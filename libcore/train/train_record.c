@@ -38,7 +38,7 @@ typedef struct config_change {
 } config_change;
 
 /* True if a change of this key changes what is trained. */
-static bool changes_training(const char *key)
+static bool changes_training(const d9di_train_run *run, const char *key)
 {
     /* The first matching prefix decides.  hf_config and checkpoints are compared by content, dtype
      * by the checkpoint's, and a model family's name adds nothing to hf_config. */
@@ -65,7 +65,7 @@ static bool changes_training(const char *key)
     for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++)
         if (strncmp(key, rows[i].begin, strlen(rows[i].begin)) == 0)
             return rows[i].meaning;
-    return false;
+    return run->micro_batch_term != NULL && strcmp(key, "trainer.batching.microbatch_size") == 0;
 }
 
 /* True if a member is below a key of any JSON, or of a map: what has none there has no default. */
@@ -109,7 +109,7 @@ static bool log_change(void *self, const char *key, const json_t *before, const 
 
     if ((before == NULL || now == NULL) && !is_written(c->run, key))
         return false;
-    if (changes_training(key))
+    if (changes_training(c->run, key))
         d9d_log_warn(c->run->log,
                      "%s: %s was %s and is %s; what was learned until now was learned with that",
                      c->path, key, d9di_config_diff_format(before, &a),

@@ -37,6 +37,7 @@ d9d_status d9di_train_run_open(d9di_train_run *run, const d9di_task *task, d9d_a
     D9D_TRY(d9di_run_dir_check(c, &run->dir));
     D9D_TRY(d9d_values_create(run->rank == 0, run->dir.path, &run->values));
     run->n_micro = b->global_batch_size / d9di_train_run_dp_size(run) / b->microbatch_size;
+    run->micro_batch_term = d9di_task_micro_batch_term(task);
     run->iterations = generation != NULL ? generation->num_iterations : 1;
     D9D_TRY(data_open(run, task));
     D9D_TRY(d9di_run_data_check_rows(&run->data, b->microbatch_size));

@@ -22,6 +22,7 @@ typedef struct d9di_train_run {
     d9di_run_data data;
     d9d_lr_schedule *lr;
     int64_t n_micro, total_steps; /* n_micro: micro-batches of this rank in a step */
+    const char *micro_batch_term; /* what of the loss is over a micro-batch; NULL: nothing */
     int64_t iterations;           /* steps that take the same samples; 1 but for generated ones */
     bool resumes;                 /* the run directory already has records of this run */
 } d9di_train_run;

@@ -251,3 +251,23 @@ JSON
     assert_output --partial 'unpaired is of --format unpaired'
     [ ! -e no ]
 }
+
+@test "kto says that its KL is over a micro-batch, in runs and plans, and warns where a run goes on with another" {
+    config
+    "${shard[@]}" --format unpaired -o unpaired "$golden/unpaired.jsonl"
+    says='the KL of kto is over the 2 samples of a micro-batch: another trainer.batching.microbatch_size is another loss'
+    kto=(--set 'data={"dataset": "unpaired", "epochs": null}' --set 'task={"name": "preference", "loss": "kto"}')
+    run -0 --separate-stderr d9d-train --device "${D9D_TEST_DEVICE:-cpu}" "${kto[@]}" run.json
+    [[ "$stderr" == *"$says"* ]]
+    run -0 --separate-stderr d9d-train --plan --gpu h100 "${kto[@]}" run.json
+    [[ "$output" == *"$says"* ]]
+    [ "$(d9d-train --plan --suggest 2 --json --gpu h100 "${kto[@]}" run.json | jq -c '[.suggestions[].rows] | unique')" = '[2]' ]
+    rm -rf run/export
+    again=("${kto[@]}" --set trainer.run.steps=3)
+    run -0 --separate-stderr d9d-train -q --device "${D9D_TEST_DEVICE:-cpu}" "${again[@]}" --set trainer.batching.microbatch_size=1 run.json
+    [[ "$stderr" == *'warning: run/config.json: trainer.batching.microbatch_size was 2 and is 1; what was learned until now was learned with that'* ]]
+    # Of pairs each is alone.
+    rm -rf run
+    run -0 --separate-stderr d9d-train --device "${D9D_TEST_DEVICE:-cpu}" run.json
+    [[ "$stderr" != *'is over the'* ]]
+}

@@ -117,6 +117,7 @@ typedef struct d9d_plan {
     int64_t samples;               /* of a micro-batch: its rows, or prompts of several rows each */
     int64_t longest, length;       /* positions of a sequence: for memory; for time */
     int64_t document;              /* positions of a packed document; 0: not packed */
+    const char *micro_batch_term;  /* what of the loss is over a micro-batch; NULL: nothing */
     int64_t steps;                 /* of the run; -1: unknown */
     double step_s, tokens;         /* of a step */
     double generate_s;             /* of a step, for a task that generates what it learns; else 0 */

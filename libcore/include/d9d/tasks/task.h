@@ -147,6 +147,10 @@ typedef struct d9d_train_task {
      * are not.  A dataset that is known to have another is an error before anything is allocated.
      * NULL: 0. */
     int64_t (*classes)(void *self);
+    /* What of the loss is over a micro-batch, such as "the KL of kto", so that another
+     * microbatch_size is another loss: logs and plans say so.  NULL, also returned: nothing, or of
+     * pairs their negatives. */
+    const char *(*micro_batch_term)(void *self);
 } d9d_train_task;
 
 /* --- inference ------------------------------------------------------------------------ *
