@@ -161,12 +161,14 @@ range(*[1, 3]) | list|range(0, *[4, 2]) | list|s.split(*[', ', 1])|range(3) | li
 d | length == 3 and (s | upper) ~ 'x'|rows[0]['role']|rows[0].k.v + rows[-1].k['v']|rows | length - 1|(rows | last).role|rows[1:] | map(attribute='role') | list|tool.function.parameters.properties | length|tool['function']['parameters']['properties'].q.type|u | list|[1, 2, 3] | sum / 2|7 is divisibleby 3 or true|{'a': 1}|length|(1, 2) | first|s.split(', ') | last | upper
 x is|1 +|(1|[1|{'a' 1}|'abc|1 2|a b|s | nope|s is nope|s[1:2:3:4]|{{}}|%}|!x|a = 1|not|if|for|s.|s |loop|f(1 2)|f(a=1, 2)|1 is 2|[] is in|..|$x|'\\ud800'|9223372036854775807|-9223372036854775807 - 1
 '{}'.format(3)|'{}-{}'.format(s, u)|'{1}{0}{1}'.format('a', 'b')|'{a}{{}}{b}'.format(a=none, b=true)|'{!r}{!s}'.format(quote, l)|'{0:},{0!r:}'.format(f)|'<{}>{{'.format(d)|''.format(1)|'x'.format()|'{}'.format('{}')|'{}'.format(nope)|'{}{}'.format(*l)|'{} {0}'.format(1)|'{0} {}'.format(1)|'{'.format(1)|'}'.format(1)|'a}b'.format(1)|'{}'.format()|'{2}'.format(1, 2)|'{x}'.format(y=1)|'{x'.format(x=1)|'{!x}'.format(1)|'{!}'.format(1)|('{}' ~ u).format(u)|'{01}'.format(1, 2)|'{-1}'.format(1)
+'%s and %s' % (n, l)|'%s' % s|'%s' % l|'%s' % d|'%s' % nope|'%s' % ()|'%s' % (d,)|'%(a)s-%(b)03d' % d|'%(zz)s' % d|'%(a)s' % l|'%(a)s' % n|'%(a)s %s' % d|'%(a' % d|'x' % l|'x' % d|'x' % n|'x' % nope|'x' % ()|'%d%%' % 50|'%d' % f|'%d' % 'a'|'%x' % f|'%x' % 255|'%#X' % 255|'%#o' % 8|'%#010x' % 255|'%-8d!' % n|'%+d % d' % (n, n)|'%08.3f' % neg|'%.0f' % 2.5|'%5.1f!' % 3.14159|'%e' % 12345.678|'%g' % 1e-7|'%G' % 1e20|'%#.3g' % 1|'%c%c' % (65, 'z')|'%c' % 'ab'|'%c' % 8364|'%r' % quote|'%a' % u|'%.3s|' % u|'%8s|%-8s|' % (e, 'é')|'%*d' % (5, n)|'%-*d|' % (5, n)|'%*d|' % (-5, n)|'%.*f' % (2, f)|'%*d' % ('a', 1)|'%.5d' % 42|'%08.5d' % -42|'%5%' % n|'%' % n|'%y' % n|'%ld' % n|'%s' % none_value|'%d' % true|'%d' % none|'%s' % (html | safe)|'%i %u' % (n, neg)
+'%s-%s' | format('a', n)|'%(x)d' | format(x=n)|'%s' | format|'%s' | format(s, x=1)|'%s %s' | format(*l[:2])|n | format|'%d items' | format(l | length)|('%s' ~ '!') | format(u) | upper|'%.2f' | format(f)|'x' | format(x=1)
 none | string|none | upper|none | trim|none | length|n | length|n | list|n | join|none | list|l | items | list|'a' | first | upper|s | trim | length|[l, le] | map('length') | sum
 """
 
 # What jinja2 renders and d9d refuses.
 REFUSED = """
-9223372036854775807 + 1|9223372036854775808|3 * 4611686018427387904|2 ** 64|-(-9223372036854775807 - 1)|'%s' % s|'%d' % 3|'{:>5}'.format(3)|'{0[a]}'.format(d)|'{.a}'.format(d)|'{:{}}'.format(3, 4)|'{!a}'.format(u)|'{}'.format(html | safe) ~ ('{}' | safe).format(html)|s.center(20)|s | center(20)|s | truncate(5)|s | wordcount|rows | groupby('role') | list|s | urlencode|s | striptags|s | pprint|dict(**d)|cycler('a', 'b').next()|[s | safe]|range(5)[1:]|rows | map(attribute='role,x') | list|'\\N{BULLET}'|'\u00df'.title()
+9223372036854775807 + 1|9223372036854775808|3 * 4611686018427387904|2 ** 64|-(-9223372036854775807 - 1)|'%d' % 1e300|'%s' % [s | safe]|('%s' | safe) % s|'{:>5}'.format(3)|'{0[a]}'.format(d)|'{.a}'.format(d)|'{:{}}'.format(3, 4)|'{!a}'.format(u)|'{}'.format(html | safe) ~ ('{}' | safe).format(html)|s.center(20)|s | center(20)|s | truncate(5)|s | wordcount|rows | groupby('role') | list|s | urlencode|s | striptags|s | pprint|dict(**d)|cycler('a', 'b').next()|[s | safe]|range(5)[1:]|rows | map(attribute='role,x') | list|'\\N{BULLET}'|'\u00df'.title()
 """
 REFUSED_BLOCKS = [
     "{% block x %}{% endblock %}", "{% autoescape true %}{% endautoescape %}",
@@ -216,8 +218,26 @@ def lines(text):
             yield one, "{{ " + one + " }}"
 
 
+def percents():
+    """Random formats of "%" and arguments, most of which fit."""
+    rng = random.Random(16)
+    for _ in range(150):
+        parts, args = [], []
+        for _ in range(rng.randint(1, 3)):
+            types = rng.choice(["sra", "diu", "oxX", "eEfFgG", "c"])
+            flags = "".join(rng.sample("-+ #0", rng.choice([0, 0, 1, 2])))
+            precision = rng.choice(["", "", ".0", ".1", ".4", ".12", "."])
+            parts.append("%" + flags + rng.choice(["", "", "3", "9"]) + precision + rng.choice(types) + rng.choice(["", "%%", " é"]))
+            args.append(rng.choice({"s": ["s", "u", "l", "ctl", "f", "none_value"], "d": ["n", "neg", "f", "t", "123456789"], "o": ["n", "neg", "z", "65535"],
+                                    "e": ["f", "n", "neg", "1e22", "-0.00012345", "0.5", "2.675"], "c": ["65", "8364", "'x'"]}[types[0]]))
+        if rng.random() < 0.1:
+            args.pop()
+        text = "'" + "".join(parts) + "'"
+        yield text + (" | format(" + ", ".join(args) + ")" if rng.random() < 0.3 else " % (" + "".join(a + ", " for a in args) + ")")
+
+
 def expressions():
-    for name, template in list(lines(EXPRESSIONS)) + [(b, b) for b in BLOCKS]:
+    for name, template in list(lines(EXPRESSIONS)) + [(e, "{{ " + e + " }}") for e in percents()] + [(b, b) for b in BLOCKS]:
         yield case(name, template, CONTEXT)
     for name, template in list(lines(REFUSED)) + [(b, b) for b in REFUSED_BLOCKS]:
         yield {"name": name, "template": template, "error": "refused"}

@@ -234,6 +234,8 @@ d9d_status d9di_jinja_binary(d9di_jinja_run *r, int op, const d9di_jinja_value *
     if (op == '+' && a->kind == b->kind &&
         (a->kind == D9DI_JINJA_LIST || a->kind == D9DI_JINJA_TUPLE))
         return add_lists(r, a, b, out);
+    if (op == '%' && a->kind == D9DI_JINJA_STRING)
+        return d9di_jinja_percent(r, a, b, out);
     if (op == '*' && is_repeatable(a) && d9di_jinja_is_integer(b))
         return repeat(r, a, d9di_jinja_as_int(b), out);
     if (op == '*' && d9di_jinja_is_integer(a) && is_repeatable(b))

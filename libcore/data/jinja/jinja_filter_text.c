@@ -177,6 +177,25 @@ static d9d_status filter_indent(const d9di_jinja_call *c, d9di_jinja_value *out)
     return d9di_jinja_take(c->run, mark, out);
 }
 
+/* "%" of the text and its arguments: a tuple, or a dict of keywords. */
+static d9d_status filter_format(const d9di_jinja_call *c, d9di_jinja_value *out)
+{
+    d9di_jinja_value s, args;
+
+    if (c->n > 0 && c->n_kw > 0)
+        return d9di_jinja_fail(c->run, "format: has both positional and keyword arguments");
+    D9D_TRY(get_self(c, &s));
+    D9D_TRY(c->n_kw > 0 ? d9di_jinja_dict_new(c->run, D9DI_JINJA_DICT, &args)
+                        : d9di_jinja_seq_new(c->run, D9DI_JINJA_TUPLE, c->n, &args));
+    for (size_t i = 0; i < c->n; i++)
+        D9D_TRY(d9di_jinja_seq_append(c->run, args.seq, c->pos[i]));
+    for (size_t i = 0; i < c->n_kw; i++)
+        D9D_TRY(d9di_jinja_dict_put(c->run, args.dict,
+                                    d9di_jinja_str(c->kw[i].name, strlen(c->kw[i].name)),
+                                    c->kw[i].value));
+    return d9di_jinja_percent(c->run, &s, &args, out);
+}
+
 const d9di_jinja_builtin d9di_jinja_text_filters[] = {
     {"string", filter_string, "", 0},
     {"safe", filter_safe, "", 0},
@@ -188,6 +207,7 @@ const d9di_jinja_builtin d9di_jinja_text_filters[] = {
     {"capitalize", filter_capitalize, "", 0},
     {"title", filter_title, "", 0},
     {"replace", filter_replace, "old new count", 2},
+    {"format", filter_format, NULL, 0},
     {"indent", filter_indent, "width first blank", 0},
     {"tojson", d9di_jinja_tojson, "ensure_ascii indent separators sort_keys", 0},
     {NULL, NULL, NULL, 0}};

@@ -162,6 +162,29 @@ d9d_status d9di_jinja_put_repr(d9di_jinja_run *r, const d9di_jinja_value *v)
     return put_repr(r, v, 0);
 }
 
+d9d_status d9di_jinja_put_ascii(d9di_jinja_run *r, const d9di_jinja_value *v)
+{
+    const size_t mark = d9di_jinja_mark(r);
+    d9di_jinja_value s;
+
+    D9D_TRY(put_repr(r, v, 0));
+    D9D_TRY(d9di_jinja_take(r, mark, &s));
+    for (size_t at = 0; at < s.n;) {
+        char escape[12];
+        unsigned w;
+        const uint32_t c = d9di_utf8_decode(s.text + at, &w);
+
+        (void)snprintf(escape, sizeof(escape),
+                       c < 0x100     ? "\\x%02" PRIx32
+                       : c < 0x10000 ? "\\u%04" PRIx32
+                                     : "\\U%08" PRIx32,
+                       c);
+        D9D_TRY(c < 0x80 ? d9di_jinja_put(r, s.text + at, w) : d9di_jinja_put_text(r, escape));
+        at += w;
+    }
+    return D9D_OK;
+}
+
 d9d_status d9di_jinja_put_str(d9di_jinja_run *r, const d9di_jinja_value *v)
 {
     if (v->kind == D9DI_JINJA_STRING)

@@ -83,6 +83,8 @@ d9d_status d9di_jinja_trace_visit(d9di_jinja_run *r, const d9di_jinja_value *v, 
 /* Appends str(v), repr(v). */
 d9d_status d9di_jinja_put_str(d9di_jinja_run *r, const d9di_jinja_value *v);
 d9d_status d9di_jinja_put_repr(d9di_jinja_run *r, const d9di_jinja_value *v);
+/* repr(v) with escapes in place of what is not ASCII. */
+d9d_status d9di_jinja_put_ascii(d9di_jinja_run *r, const d9di_jinja_value *v);
 /* str(v) as a value; a string is itself. */
 d9d_status d9di_jinja_to_str(d9di_jinja_run *r, const d9di_jinja_value *v, d9di_jinja_value *out);
 

@@ -36,6 +36,9 @@ d9d_status d9di_jinja_join(d9di_jinja_run *r, const d9di_jinja_value *sep,
                            const d9di_jinja_value *items, d9di_jinja_value *out);
 /* str.format() */
 d9d_status d9di_jinja_format(const d9di_jinja_call *c, d9di_jinja_value *out);
+/* `format % args` of a str. */
+d9d_status d9di_jinja_percent(d9di_jinja_run *r, const d9di_jinja_value *format,
+                              const d9di_jinja_value *args, d9di_jinja_value *out);
 /* Appends s with & < > " and ' as HTML writes them. */
 d9d_status d9di_jinja_put_escaped(d9di_jinja_run *r, const d9di_jinja_value *s);
 

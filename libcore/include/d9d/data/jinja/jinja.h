@@ -30,8 +30,8 @@
  *     integers       64 bits; an overflow is an error
  *     generators     are computed where they are made
  *     refused        import, include, extends, block, autoescape, recursive loops,
- *                    `**` of arguments, "%" of strings, str.format of members or with
- *                    a format specification
+ *                    `**` of arguments, str.format of members or with a format
+ *                    specification
  *
  * What is refused is an error that names the line and the construct.  A filter or test that is not
  * known is one at compile time, but within an if statement where it runs, as in jinja2.
