@@ -64,6 +64,7 @@ static d9d_status executor_make(d9di_engine *e)
                                     .down = e->pipe.down,
                                     .up = e->pipe.up,
                                     .tensors = d9di_stage_tuple_longest(e),
+                                    .simulated = e->simulated,
                                     .ops = &d9di_engine_executor_ops,
                                     .self = e};
 
@@ -628,6 +629,7 @@ d9d_status d9di_engine_materialize(d9di_engine *e, const d9di_engine_opts *opts)
     d9d_environment env;
 
     d9d_environment_read(~0u, getenv, &env);
+    e->simulated = d9d_bootstrap_is_simulated(opts->where->bootstrap);
     D9D_TRY(d9di_job_start_open_device(opts->where->bootstrap, opts->where->device, &e->dev));
     e->dev->log = opts->where->log;
     log_environment(e->dev, opts->where, &env);

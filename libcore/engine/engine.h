@@ -109,6 +109,7 @@ typedef struct d9di_engine_step {
 typedef struct d9di_engine {
     /* From opening to release. */
     d9d_device *dev;
+    bool simulated;  /* ranks and device of a plan */
     d9d_mesh *mesh;  /* set by materialize, as the next */
     d9d_comm *world; /* NULL: a single rank */
     d9d_model_spec spec;

@@ -317,23 +317,32 @@ static d9d_status action_recv(d9d_executor *x, const d9d_pipe_action *a, enum di
     return D9D_OK;
 }
 
+/* Sends [i] that may be released. */
+static bool is_sent(const d9d_executor *x, size_t i)
+{
+    enum { MAX_UNSENT = 2 };
+    const pending_send *p = &x->pending.data[i];
+    const size_t newer = (x->pending.len - 1 - i) / x->opts.tensors; /* actions that sent since */
+
+    if (p->message == NULL)
+        return true;
+    if (!x->opts.program->backward)
+        return newer >= MAX_UNSENT;
+    return d9d_message_test(p->message) && (!x->opts.simulated || newer > 0);
+}
+
 /* Release sends: all, or those that are complete.  In a program without backward nothing else
  * limits a rank.  It then waits for all but the last sends, so that it does not run ahead of the
  * next rank. */
 static d9d_status sends_complete(d9d_executor *x, bool all)
 {
-    enum { MAX_UNSENT = 2 };
     size_t n = 0;
     d9d_status st = D9D_OK;
 
     for (size_t i = 0; i < x->pending.len; i++) {
         pending_send *p = &x->pending.data[i];
-        const bool go =
-            all || p->message == NULL ||
-            (x->opts.program->backward ? d9d_message_test(p->message)
-                                       : i + MAX_UNSENT * x->opts.tensors < x->pending.len);
 
-        if (st != D9D_OK || !go) {
+        if (st != D9D_OK || !(all || is_sent(x, i))) {
             x->pending.data[n++] = *p;
             continue;
         }

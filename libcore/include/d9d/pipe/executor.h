@@ -73,6 +73,7 @@ typedef struct d9d_executor_opts {
     d9d_comm *down, *up; /* the program's ranks in order, for tensors and for their gradients; they
                             may be one group. NULL: a program of one rank */
     size_t tensors;      /* most that enter a stage, at most D9D_EXECUTOR_TENSORS_MAX; 0: one */
+    bool simulated;      /* transfers take no time: the newest send counts as being on its way */
     const d9d_executor_ops *ops;
     void *self;
 } d9d_executor_opts;
