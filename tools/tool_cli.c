@@ -120,8 +120,8 @@ void cli_help(const tool *t, const tool_command *only)
             print_command(c, only == NULL);
     printf("\nCommon options:\n");
     print_options(common_options);
-    printf(
-        "\nExit status: 0 done, 1 failed, 2 usage or configuration, 75 state saved (requeue).\n");
+    printf("\nExit status: 0 done, 1 failed, 2 usage or configuration, 75 state saved (requeue),\n"
+           "76 silent data corruption (requeue elsewhere).\n");
 }
 
 /* --- values ------------------------------------------------------------------ */
