@@ -675,9 +675,9 @@ static void check_undeclared(const d9d_family *f, const sample *s)
         {"{\"factor_of_norms\": 8}",
          "c: factor_of_norms: 8: %s does not know this field, which may "
          "change what the model computes"},
-        {"{\"quantization_config\": {\"quant_method\": \"awq\"}}",
-         "c: quantization_config.quant_method: \"awq\" is not supported; \"fp8\", \"mxfp4\" and "
-         "\"compressed-tensors\" are "
+        {"{\"quantization_config\": {\"quant_method\": \"hqq\"}}",
+         "c: quantization_config.quant_method: \"hqq\" is not supported; \"fp8\", \"mxfp4\", "
+         "\"compressed-tensors\", \"bitsandbytes\", \"gptq\" and \"awq\" are "
          "decoded when they are read, of others take the unquantised weights"},
         {"{\"rope_scaling\": {\"rope_type\": \"linear\", \"factor\": 2, \"beta_fast\": 3}}",
          "c: rope_scaling.beta_fast: 3: %s does not know this field, which may change what the "
@@ -692,7 +692,7 @@ static void check_undeclared(const d9d_family *f, const sample *s)
     for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
         const char *name = strstr(rows[i][1], "%s");
         const int before = name != NULL ? (int)(name - rows[i][1]) : (int)strlen(rows[i][1]);
-        char want[256];
+        char want[320];
 
         if (strstr(rows[i][1], "partial") != NULL && has_key(f, "partial_rotary_factor"))
             continue;
