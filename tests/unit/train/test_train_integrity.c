@@ -30,7 +30,9 @@ static void fixture_open(fixture *f, const char *dir, const d9d_job_event_handle
     f->param.name = "w";
     f->param.shard.shape = D9D_SHAPE(N);
     assert_ok(d9d_tensor_alloc(f->dev, D9D_F32, D9D_SHAPE(N), &f->param.shard.data));
+    memset(d9d_tensor_data(&f->param.shard.data), 0, N * sizeof(float));
     assert_ok(d9d_tensor_alloc(f->dev, D9D_F32, D9D_SHAPE(1), &f->scale));
+    *(float *)d9d_tensor_data(&f->scale) = 1;
     f->list[0] = &f->param;
     f->engine.dev = f->dev;
     f->engine.params = (d9d_params){f->list, 1};
