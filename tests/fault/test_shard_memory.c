@@ -67,20 +67,13 @@ static long run(const char *const *more)
     return use.ru_maxrss / 1024;
 }
 
-static bool is_long(void)
-{
-    const char *v = getenv("D9D_LONG");
-
-    return v && *v;
-}
-
 static void test_memory(void **state)
 {
     static const char *const cases[][8] = {
         {"--shuffle-seed", "1", "--split", "a=0.9,b=0.1", "--max-length", "64", NULL},
         {"--pack", "2048", "--shuffle-seed", "1", NULL}};
     const char *mb = getenv("D9D_SHARD_MB");
-    const uint64_t size = mb && *mb ? strtoull(mb, NULL, 10) : is_long() ? LARGE_MB : SMALL_MB;
+    const uint64_t size = mb && *mb ? strtoull(mb, NULL, 10) : unit_is_long() ? LARGE_MB : SMALL_MB;
 
     const int limit = size > LARGE_MB ? MAX_HUGE_MIB : size > SMALL_MB ? MAX_LARGE_MIB : MAX_MIB;
 

@@ -48,7 +48,7 @@ enum {
 
 static int layers(void)
 {
-    return getenv("D9D_LONG") != NULL ? 94 : 2;
+    return unit_is_long() ? 94 : 2;
 }
 
 /* The arrays of one rank. */

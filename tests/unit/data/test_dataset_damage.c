@@ -124,18 +124,11 @@ static void check_one(uint64_t i, const char *path, const d9d_buf *good)
     d9d_buf_release(&bad);
 }
 
-static bool is_long(void)
-{
-    const char *v = getenv("D9D_LONG");
-
-    return v && *v;
-}
-
 static void test_damage(void **state)
 {
     static const char *const files[] = {"manifest.json",    "index.lmdb",       "tokens-00000.bin",
                                         "tokens-00001.bin", "labels-00000.bin", "labels-00001.bin"};
-    const uint64_t total = is_long() ? MANY : MUTATIONS, each = total / 6;
+    const uint64_t total = unit_is_long() ? MANY : MUTATIONS, each = total / 6;
 
     (void)state;
     make();

@@ -128,13 +128,12 @@ static void test_too_many(void **state)
 
 static void test_huge(void **state)
 {
-    const char *lasts = getenv("D9D_LONG");
     d9d_loader *l;
     d9d_dataset *ds;
     d9d_batch b;
 
     (void)state;
-    if (!lasts || !*lasts)
+    if (!unit_is_long())
         skip();
     make(HUGE, false);
     assert_ok(d9d_dataset_verify("data", NULL));

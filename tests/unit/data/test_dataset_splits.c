@@ -175,8 +175,7 @@ static int64_t slack(const struct corpus *c, int64_t size)
 
 static void test_disjoint(void **state)
 {
-    const char *lasts = getenv("D9D_LONG");
-    const int rounds = lasts && *lasts ? LONG_ROUNDS : ROUNDS;
+    const int rounds = unit_is_long() ? LONG_ROUNDS : ROUNDS;
 
     (void)state;
     for (int round = 0; round < rounds; round++) {

@@ -147,7 +147,7 @@ static void check_ranks(bench *b, int64_t n)
 static void every_mesh_is_planned_or_refused(void **state)
 {
     static const int64_t some[] = {1, 2, 3, 4, 6, 8};
-    const bool all = getenv("D9D_LONG") != NULL && *getenv("D9D_LONG") != '\0';
+    const bool all = unit_is_long();
     bench b;
 
     (void)state;

@@ -16,11 +16,22 @@ void unit_check_has(const char *text, const char *part, const char *file, int li
     }
 }
 
+/* Make exports some variables empty. */
+static bool is_set(const char *name)
+{
+    const char *value = getenv(name);
+
+    return value != NULL && value[0] != '\0';
+}
+
 bool unit_is_wrapped(void)
 {
-    const char *wrap = getenv("D9D_WRAP");
+    return is_set("D9D_WRAP");
+}
 
-    return wrap != NULL && wrap[0] != '\0';
+bool unit_is_long(void)
+{
+    return is_set("D9D_LONG");
 }
 
 int unit_dir_setup(void **state)

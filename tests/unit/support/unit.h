@@ -39,6 +39,8 @@ void unit_check_has(const char *text, const char *part, const char *file, int li
 
 /* Valgrind runs this test (make memcheck), fifty times slower: what is small of a kind will do. */
 bool unit_is_wrapped(void);
+/* make test-long runs this test: all cases, however long they take. */
+bool unit_is_long(void);
 
 /* Setup and teardown for cmocka_unit_test_setup_teardown(): *state is the path of a
  * new directory, which is also made the current one. */
