@@ -57,6 +57,17 @@ hide() {
     done
 }
 
+@test "an old folder whose quantiser wrote a file of its own is refused with what is missing" {
+    copy "$golden/quant/qwen3_gptq" old
+    cp "$golden/quant/qwen3_gptq_bf16/config.json" old
+    echo '{"bits": 4, "group_size": 32, "desc_act": false}' >old/quantize_config.json
+    run -2 --separate-stderr d9d-map --to hf old out
+    [[ "$stderr" == *" is of weights that are quantised (gptq or awq), and old/config.json has no quantization_config that says so; give it the members of quantize_config.json and quant_method" ]]
+    rm old/quantize_config.json
+    run -2 --separate-stderr d9d-map --to hf old out
+    [[ "$stderr" == *" has no quantization_config that says so" ]]
+}
+
 @test "quantised weights that lack a part are refused by its name" {
     for c in bnb4:absmax bnb4:quant_map bnb8:SCB gptq:scales gptq:qzeros awq:qzeros; do
         IFS=: read -r c part <<<"$c"

@@ -10,6 +10,7 @@
  */
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 
 #include "ckpt/quant/dequant_method.h"
 
@@ -26,9 +27,9 @@ static const int awq_place[INT_BITS / AWQ_BITS] = {0, 4, 1, 5, 2, 6, 3, 7};
 
 /* --- the configuration ------------------------------------------------------------------------ */
 
-/* Members whose value must be one; those that are not there are as they must. */
+/* Members that must have one of these values, a JSON array, if they are there. */
 typedef struct rule {
-    const char *name, *only; /* JSON */
+    const char *name, *only;
 } rule;
 
 static d9d_status rules_check(const json_t *o, const char *where, const rule *rules, size_t n,
@@ -36,15 +37,10 @@ static d9d_status rules_check(const json_t *o, const char *where, const rule *ru
 {
     for (size_t i = 0; i < n; i++) {
         const json_t *v = json_object_get(o, rules[i].name);
-        json_t *only;
-        bool same;
+        bool found;
 
-        if (v == NULL || json_is_null(v))
-            continue;
-        D9D_TRY(d9d_json_parse(where, rules[i].only, strlen(rules[i].only), &only));
-        same = json_equal(only, v) != 0;
-        json_decref(only);
-        if (!same)
+        D9D_TRY(d9di_dequant_is_in(where, rules[i].only, v, &found));
+        if (!found && !json_is_null(v))
             return d9di_dequant_fail_member(where, rules[i].name, v, decoded);
     }
     return D9D_OK;
@@ -69,45 +65,78 @@ static d9d_status group_read(const json_t *o, const char *where, d9d_quantizatio
 #define GPTQ_DECODED "2, 4 or 8 bits in int32, \"gptq\" and \"gptq_v2\""
 
 /* "gptq", the older layout, unless a member says "gptq_v2". */
-static d9d_status format_read(const json_t *o, const char *where, d9d_quantization *q)
+static bool is_zeros_less(const json_t *o)
 {
     static const char *const names[] = {"checkpoint_format", "format"};
 
-    q->zeros_less = true;
     for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
-        const json_t *v = json_object_get(o, names[i]);
-        const char *word = json_is_string(v) ? json_string_value(v) : "";
+        const char *word = json_string_value(json_object_get(o, names[i]));
 
-        if (v == NULL || json_is_null(v))
-            continue;
-        if (strcmp(word, "gptq_v2") != 0 && strcmp(word, "gptq") != 0)
-            return d9di_dequant_fail_member(where, names[i], v, GPTQ_DECODED);
-        q->zeros_less = q->zeros_less && strcmp(word, "gptq") == 0;
+        if (word != NULL && strcasecmp(word, "gptq_v2") == 0)
+            return false;
     }
-    return D9D_OK;
+    return true;
+}
+
+/* Rules for some modules: "-:PATTERN" leaves them as they are, which names of tensors say too.
+ * Others have their own bits or groups. */
+static d9d_status dynamic_check(const json_t *o, const char *where)
+{
+    const json_t *v = json_object_get(o, "dynamic");
+    const char *name;
+    json_t *changes;
+
+    json_object_foreach((json_t *)(uintptr_t)v, name, changes)
+    {
+        (void)changes;
+        if (strncmp(name, "-:", 2) != 0)
+            return d9di_dequant_fail_member(where, "dynamic", v, GPTQ_DECODED);
+    }
+    return v == NULL || json_is_null(v) || json_is_object(v)
+               ? D9D_OK
+               : d9di_dequant_fail_member(where, "dynamic", v, GPTQ_DECODED);
 }
 
 static d9d_status gptq_configure(const json_t *o, const char *where, d9d_quantization *q)
 {
     static const rule rules[] = {
-        {"pack_dtype", "\"int32\""}, {"is_marlin_format", "false"}, {"dynamic", "{}"}};
+        {"bits", "[2, 4, 8]"},
+        {"checkpoint_format", "[\"gptq\", \"gptq_v2\"]"},
+        {"format", "[\"gptq\", \"gptq_v2\"]"},
+        {"pack_dtype", "[\"int32\"]"},
+        {"is_marlin_format", "[false]"},
+        {"data_type", "[\"int\"]"},
+    };
     const json_t *bits = json_object_get(o, "bits");
 
     D9D_TRY(rules_check(o, where, rules, sizeof(rules) / sizeof(rules[0]), GPTQ_DECODED));
-    q->bits = (int)json_integer_value(bits);
-    if (!json_is_integer(bits) || (q->bits != 2 && q->bits != 4 && q->bits != 8))
+    if (!json_is_integer(bits))
         return d9di_dequant_fail_member(where, "bits", bits, GPTQ_DECODED);
-    D9D_TRY(format_read(o, where, q));
+    q->bits = (int)json_integer_value(bits);
+    q->zeros_less = is_zeros_less(o);
+    D9D_TRY(dynamic_check(o, where));
     return group_read(o, where, q);
 }
+
+#define AWQ_DECODED "\"gemm\" of 4 bits with zeros"
 
 static d9d_status awq_configure(const json_t *o, const char *where, d9d_quantization *q)
 {
     static const rule rules[] = {
-        {"bits", "4"}, {"version", "\"gemm\""}, {"zero_point", "true"}, {"format", "\"gemm\""}};
+        {"bits", "[4]"},
+        {"version", "[\"gemm\"]"},
+        {"format", "[\"gemm\"]"},
+        {"checkpoint_format", "[\"gemm\"]"},
+        {"zero_point", "[true]"},
+        {"pack_dtype", "[\"int32\"]"},
+        {"data_type", "[\"int\"]"},
+        {"dynamic", "[{}]"},
+    };
+    const json_t *backend = json_object_get(o, "backend");
 
-    D9D_TRY(rules_check(o, where, rules, sizeof(rules) / sizeof(rules[0]),
-                        "\"gemm\" of 4 bits with zeros"));
+    D9D_TRY(rules_check(o, where, rules, sizeof(rules) / sizeof(rules[0]), AWQ_DECODED));
+    if (json_is_string(backend) && strcmp(json_string_value(backend), "llm-awq") == 0)
+        return d9di_dequant_fail_member(where, "backend", backend, AWQ_DECODED);
     q->bits = AWQ_BITS;
     return group_read(o, where, q);
 }
@@ -414,47 +443,85 @@ static bool is_values(d9d_dtype type)
     return true; /* nothing else is called so */
 }
 
-static const char *const gptq_members[] = {
-    "quant_method", "bits", "group_size", "checkpoint_format", "format", "pack_dtype",
-    "is_marlin_format", "dynamic",
-    /* how the weights were quantised, and how they are to be
-       run */
-    "act_group_aware", "backend", "batch_size", "block_name_to_quantize", "cache_block_outputs",
-    "damp_percent", "dataset", "desc_act", "exllama_config", "lm_head", "max_input_length", "meta",
-    "model_file_base_name", "model_name_or_path", "model_seqlen",
-    "module_name_preceding_first_block", "modules_in_block_to_quantize", "pad_token_id",
-    "static_groups", "sym", "tokenizer", "true_sequential", "use_cuda_fp16", "use_exllama", NULL};
+/* transformers, auto_gptq, GPTQModel, autoawq and AutoRound write these.  Those that the rules do
+ * not have say how the weights were quantised, and how they are to be run. */
+static const char *const members[] = {"act_group_aware",
+                                      "amp",
+                                      "autoround_version",
+                                      "backend",
+                                      "batch_size",
+                                      "bits",
+                                      "block_name_to_quantize",
+                                      "cache_block_outputs",
+                                      "checkpoint_format",
+                                      "damp_auto_increment",
+                                      "damp_percent",
+                                      "data_type",
+                                      "dataset",
+                                      "desc_act",
+                                      "disable_exllama",
+                                      "do_fuse",
+                                      "dynamic",
+                                      "enable_minmax_tuning",
+                                      "enable_norm_bias_tuning",
+                                      "enable_quanted_input",
+                                      "exllama_config",
+                                      "format",
+                                      "fuse_max_seq_len",
+                                      "gradient_accumulate_steps",
+                                      "group_size",
+                                      "is_marlin_format",
+                                      "iters",
+                                      "lm_head",
+                                      "low_gpu_mem_usage",
+                                      "lr",
+                                      "max_input_length",
+                                      "meta",
+                                      "minmax_lr",
+                                      "model_file_base_name",
+                                      "model_name_or_path",
+                                      "model_seqlen",
+                                      "module_name_preceding_first_block",
+                                      "modules_in_block_to_quantize",
+                                      "modules_to_fuse",
+                                      "modules_to_not_convert",
+                                      "mse",
+                                      "nsamples",
+                                      "pack_dtype",
+                                      "pad_token_id",
+                                      "quant_block_list",
+                                      "quant_method",
+                                      "quantizer",
+                                      "scale_dtype",
+                                      "seqlen",
+                                      "static_groups",
+                                      "sym",
+                                      "tokenizer",
+                                      "train_bs",
+                                      "true_sequential",
+                                      "use_cuda_fp16",
+                                      "use_exllama",
+                                      "version",
+                                      "zero_point",
+                                      NULL};
 const d9di_dequant_method d9di_dequant_gptq = {
     .name = "gptq",
     .suffix =
         {[VALUES] = ".qweight", [SCALES] = ".scales", [ZEROS] = ".qzeros", [GROUPS] = ".g_idx"},
     .optional = 1u << GROUPS,
     .decoded = ".weight",
-    .members = gptq_members,
+    .members = members,
     .is_values = is_values,
     .configure = gptq_configure,
     .shape = gptq_shape,
     .read = read,
     .span = span};
 
-static const char *const awq_members[] = {"quant_method",
-                                          "bits",
-                                          "group_size",
-                                          "version",
-                                          "format",
-                                          "zero_point",
-                                          "backend",
-                                          "do_fuse",
-                                          "exllama_config",
-                                          "fuse_max_seq_len",
-                                          "modules_to_fuse",
-                                          "modules_to_not_convert",
-                                          NULL};
 const d9di_dequant_method d9di_dequant_awq = {
     .name = "awq",
     .suffix = {[VALUES] = ".qweight", [SCALES] = ".scales", [ZEROS] = ".qzeros"},
     .decoded = ".weight",
-    .members = awq_members,
+    .members = members,
     .is_values = is_values,
     .configure = awq_configure,
     .shape = awq_shape,

@@ -35,31 +35,19 @@ static const struct rule {
 } rules[] = {
     {"symmetric", "[true]"},
     {"dynamic", "[false]"},
-    {"actorder", "[null, \"weight\", \"static\"]"},
+    {"actorder", "[null, false, \"weight\", \"static\"]"},
     {"strategy", NULL},
     {"group_size", NULL},
     {"block_structure", NULL},
     {"observer", NULL},
     {"observer_kwargs", NULL},
     {"scale_dtype", NULL},
+    {"zp_dtype", NULL}, /* of zeros, which symmetric numbers have none of */
 };
 
 static d9d_status fail_member(const char *where, const char *name, const json_t *v)
 {
     return d9di_dequant_fail_member(where, name, v, DECODED);
-}
-
-/* Is a value in a JSON array? */
-static d9d_status is_in(const char *where, const char *list, const json_t *v, bool *out)
-{
-    json_t *all;
-
-    D9D_TRY(d9d_json_parse(where, list, strlen(list), &all));
-    *out = false;
-    for (size_t i = 0; i < json_array_size(all); i++)
-        *out = *out || json_equal(json_array_get(all, i), v) != 0;
-    json_decref(all);
-    return D9D_OK;
 }
 
 /* Is a member what its rule says?  One without a rule must be null. */
@@ -75,7 +63,7 @@ static d9d_status member_check(const format *f, const char *name, const json_t *
         if (strcmp(rules[i].name, name) == 0)
             only = rules[i].only;
     if (only != NULL)
-        D9D_TRY(is_in(where, only, v, &found));
+        D9D_TRY(d9di_dequant_is_in(where, only, v, &found));
     return found ? D9D_OK : fail_member(where, name, v);
 }
 
@@ -157,6 +145,16 @@ static d9d_status format_check(const format *f, const json_t *o, const char *whe
                : fail_member(where, "format", json_object_get(o, "format"));
 }
 
+/* Sparse matrices that are stored as dense ones are no others. */
+static d9d_status sparsity_check(const json_t *o, const char *where)
+{
+    const json_t *v = json_object_get(o, "sparsity_config");
+    bool dense;
+
+    D9D_TRY(d9di_dequant_is_in(where, "[\"dense\"]", json_object_get(v, "format"), &dense));
+    return dense ? D9D_OK : fail_member(where, "sparsity_config", v);
+}
+
 d9d_status d9di_dequant_compressed_configure(const json_t *o, const char *where,
                                              d9d_quantization *q)
 {
@@ -167,6 +165,7 @@ d9d_status d9di_dequant_compressed_configure(const json_t *o, const char *where,
     json_t *v;
 
     D9D_TRY(format_check(f, o, where));
+    D9D_TRY(sparsity_check(o, where));
     if (json_object_size(groups) == 0)
         return D9D_FAIL(D9D_ECONFIG,
                         "%s: " D9D_QUANTIZATION_FIELD ".config_groups: must be an object of groups",
@@ -201,10 +200,17 @@ const char *const d9di_dequant_compressed_members[] = {"quant_method",
                                                        "format",
                                                        "config_groups",
                                                        "ignore",
+                                                       "kv_cache_scheme",
+                                                       "sparsity_config",
                                                        "quantization_status",
                                                        "global_compression_ratio",
                                                        "version",
                                                        NULL};
+
+/* Scales and zeros of activations and of caches, zeros of symmetric weights, and shapes. */
+const char *const d9di_dequant_compressed_hidden[] = {
+    "input_scale", "output_scale", ".k_scale", ".v_scale",
+    ".q_scale",    "_zero_point",  "_shape",   NULL};
 
 /* --- bytes ------------------------------------------------------------------------------------ */
 
@@ -241,11 +247,10 @@ static bool is_of(const json_t *o)
     return d9di_dequant_compressed_is(o, D9D_QUANTIZATION_BYTES);
 }
 
-static const char *const hidden[] = {"input_scale", NULL};
 const d9di_dequant_method d9di_dequant_bytes = {.name = D9DI_DEQUANT_COMPRESSED,
                                                 .is_of = is_of,
                                                 .suffix = {"", "_scale"},
-                                                .hidden = hidden,
+                                                .hidden = d9di_dequant_compressed_hidden,
                                                 .members = d9di_dequant_compressed_members,
                                                 .is_values = is_bytes,
                                                 .configure = d9di_dequant_compressed_configure,

@@ -8,7 +8,7 @@
 
 #define D9DI_DEQUANT_COMPRESSED "compressed-tensors"
 
-extern const char *const d9di_dequant_compressed_members[];
+extern const char *const d9di_dequant_compressed_members[], *const d9di_dequant_compressed_hidden[];
 
 /* Is the format one that this method decodes? */
 bool d9di_dequant_compressed_is(const json_t *o, d9d_quantization_method method);

@@ -85,6 +85,9 @@ uint64_t d9di_dequant_columns_bytes(const d9di_dequant_columns *c);
 d9d_status d9di_dequant_fail(const d9di_dequant_item *p, int place, const char *need);
 /* ENOMEM */
 d9d_status d9di_dequant_no_memory(const d9di_dequant_item *p);
+/* Is a member of quantization_config among the values of a JSON array?  Words may be of any case,
+ * as in transformers.  A member that is not there is. */
+d9d_status d9di_dequant_is_in(const char *where, const char *list, const json_t *v, bool *out);
 /* ENOTSUP: a member of quantization_config that has another value than `only`. */
 d9d_status d9di_dequant_fail_member(const char *where, const char *name, const json_t *v,
                                     const char *only);

@@ -134,11 +134,10 @@ static bool is_of(const json_t *o)
     return d9di_dequant_compressed_is(o, D9D_QUANTIZATION_PACKED);
 }
 
-static const char *const hidden[] = {"_shape", NULL};
 const d9di_dequant_method d9di_dequant_packed = {.name = D9DI_DEQUANT_COMPRESSED,
                                                  .is_of = is_of,
                                                  .suffix = {"_packed", "_scale"},
-                                                 .hidden = hidden,
+                                                 .hidden = d9di_dequant_compressed_hidden,
                                                  .members = d9di_dequant_compressed_members,
                                                  .is_values = is_values,
                                                  .configure = d9di_dequant_compressed_configure,

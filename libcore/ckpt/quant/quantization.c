@@ -1,5 +1,6 @@
 /* quantization.c - quantization_config of config.json.  See d9d/ckpt/quant/dequant.h. */
 #include <string.h>
+#include <strings.h>
 
 #include "ckpt/quant/dequant_method.h"
 
@@ -110,6 +111,25 @@ d9d_status d9di_dequant_fail_member(const char *where, const char *name, const j
     return st;
 }
 
+static bool is_same(const json_t *a, const json_t *b)
+{
+    return json_is_string(a) && json_is_string(b)
+               ? strcasecmp(json_string_value(a), json_string_value(b)) == 0
+               : json_equal(a, b) != 0;
+}
+
+d9d_status d9di_dequant_is_in(const char *where, const char *list, const json_t *v, bool *out)
+{
+    json_t *all;
+
+    D9D_TRY(d9d_json_parse(where, list, strlen(list), &all));
+    *out = v == NULL;
+    for (size_t i = 0; i < json_array_size(all); i++)
+        *out = *out || is_same(json_array_get(all, i), v);
+    json_decref(all);
+    return D9D_OK;
+}
+
 static bool is_among(const char *const *names, const char *name)
 {
     for (; *names != NULL; names++)
@@ -141,18 +161,19 @@ static d9d_status check_members(const d9di_dequant_method *m, const json_t *o, c
 }
 
 /* Of several with one name, the one that says it is this; if none does, the first explains what it
- * needs. */
+ * needs.  Older files have no quant_method: what else they say is enough. */
 static d9d_quantization_method method_of(const json_t *o)
 {
     const json_t *name = json_object_get(o, "quant_method");
     int first = D9D_QUANTIZATION_NONE;
 
     for (int m = N_METHODS - 1; m > 0; m--) {
-        if (!is_named(name, methods[m]->name))
+        if (name != NULL && !is_named(name, methods[m]->name))
             continue;
         if (methods[m]->is_of != NULL && methods[m]->is_of(o))
             return (d9d_quantization_method)m;
-        first = m;
+        if (name != NULL)
+            first = m;
     }
     return (d9d_quantization_method)first;
 }

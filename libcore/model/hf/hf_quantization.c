@@ -6,19 +6,44 @@
 #include "d9d/base/fs.h"
 #include "d9d/model/hf/hf_config.h"
 
-/* Without a method, names of quantised tensors would be read as a model's own. */
+/* The file where older quantisers put quantization_config by itself, if the folder has one; NULL.
+ */
+static const char *find_other_config(d9d_arena *a, const char *dir)
+{
+    static const char *const names[] = {"quantize_config.json", "quant_config.json"};
+
+    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
+        const char *path = d9d_fs_join(a, dir, names[i]);
+
+        if (path != NULL && d9d_fs_exists(path))
+            return names[i];
+    }
+    return NULL;
+}
+
+/* Without a method, names of quantised tensors would be read as a model's own.  Those of GPTQ are
+ * AWQ's too. */
 static d9d_status check_names(d9d_checkpoint *c, const char *where)
 {
     const d9d_tensor_source src = d9d_checkpoint_source(c);
-    const char *name = NULL;
+    const char *name = NULL, *other;
     const d9d_quantization_method m = d9d_quantization_guess(&src, &name);
+    d9d_arena a = {0};
+    d9d_status st;
 
-    return m == D9D_QUANTIZATION_NONE
-               ? D9D_OK
-               : D9D_FAIL(D9D_EMISMATCH,
-                          "%s: tensor %s is of weights that are quantised (%s), and %s has "
-                          "no " D9D_QUANTIZATION_FIELD " that says so",
-                          d9d_checkpoint_dir(c), name, d9d_quantization_name(m), where);
+    if (m == D9D_QUANTIZATION_NONE)
+        return D9D_OK;
+    other = find_other_config(&a, d9d_checkpoint_dir(c));
+    st = D9D_FAIL(
+        D9D_EMISMATCH,
+        "%s: tensor %s is of weights that are quantised (%s), and %s has no " D9D_QUANTIZATION_FIELD
+        " that says so%s%s%s",
+        d9d_checkpoint_dir(c), name,
+        m == D9D_QUANTIZATION_GPTQ ? "gptq or awq" : d9d_quantization_name(m), where,
+        other != NULL ? "; give it the members of " : "", other != NULL ? other : "",
+        other != NULL ? " and quant_method" : "");
+    d9d_arena_release(&a);
+    return st;
 }
 
 d9d_status d9d_hf_config_decode(const json_t *doc, const char *where, d9d_dtype to,

@@ -95,6 +95,36 @@ static void test_config_of_libraries(void **state)
          {D9D_QUANTIZATION_BNB4, {0, 0}, 0, false}},
         {"{\"quant_method\": \"bitsandbytes\", \"load_in_8bit\": true, \"load_in_4bit\": false}",
          {D9D_QUANTIZATION_BNB8, {0, 0}, 0, false}},
+        /* transformers' AwqConfig, GPTQModel's AWQ, and AutoRound's GPTQ */
+        {"{\"quant_method\": \"awq\", \"bits\": 4, \"group_size\": 128, \"format\": \"gemm\", "
+         "\"zero_point\": true, \"damp_percent\": 0.1, \"desc_act\": false, \"act_group_aware\": "
+         "true, "
+         "\"sym\": true, \"true_sequential\": true, \"backend\": \"auto\", \"batch_size\": 1, "
+         "\"cache_block_outputs\": true, \"version\": \"gemm\"}",
+         {D9D_QUANTIZATION_AWQ, {1, 128}, 4, false}},
+        {"{\"quant_method\": \"awq\", \"bits\": 4, \"group_size\": 128, \"checkpoint_format\": "
+         "\"gemm\", \"version\": \"GEMM\", \"pack_dtype\": \"int32\", \"lm_head\": false, "
+         "\"modules_to_not_convert\": [\"mlp.gate\"], \"meta\": {\"quantizer\": "
+         "[\"gptqmodel:5\"]}}",
+         {D9D_QUANTIZATION_AWQ, {1, 128}, 4, false}},
+        {"{\"quant_method\": \"gptq\", \"bits\": 4, \"group_size\": 128, \"autoround_version\": "
+         "\"0.4\", "
+         "\"data_type\": \"int\", \"iters\": 200, \"lr\": 0.005, \"minmax_lr\": 0.005, "
+         "\"enable_quanted_input\": true, \"scale_dtype\": \"torch.float16\", \"nsamples\": 128}",
+         {D9D_QUANTIZATION_GPTQ, {1, 128}, 4, true}},
+        {"{\"quant_method\": \"gptq\", \"bits\": 4, \"group_size\": 128, \"disable_exllama\": "
+         "false, "
+         "\"format\": \"GPTQ\", \"dynamic\": {\"-:.*attn.*\": {}, \"-:lm_head\": {}}, "
+         "\"modules_to_not_convert\": [\"lm_head\"]}",
+         {D9D_QUANTIZATION_GPTQ, {1, 128}, 4, true}},
+        {"{\"load_in_4bit\": true, \"load_in_8bit\": false, \"llm_int8_threshold\": 6.0}",
+         {D9D_QUANTIZATION_BNB4, {0, 0}, 0, false}},
+        {COMPRESSED(
+             "float-quantized", "float",
+             "\"strategy\": \"tensor\", \"actorder\": false, \"zp_dtype\": \"torch.int8\"}}}, "
+             "\"kv_cache_scheme\": {\"num_bits\": 8, \"type\": \"float\"}, \"sparsity_config\": "
+             "{\"format\": \"dense\"}, \"ignore\": {\"a\": {\"a\": {\"a\": 1"),
+         {D9D_QUANTIZATION_BYTES, {0, 0}, 0, false}},
         {COMPRESSED("float-quantized", "float", "\"strategy\": \"channel\""),
          {D9D_QUANTIZATION_BYTES, {1, 0}, 0, false}},
         {COMPRESSED("float-quantized", "float",
@@ -108,7 +138,7 @@ static void test_config_of_libraries(void **state)
 
     (void)state;
     for (size_t i = 0; i < sizeof(good) / sizeof(good[0]); i++) {
-        char text[512];
+        char text[1024];
         d9d_quantization q;
 
         (void)snprintf(text, sizeof(text), "{\"quantization_config\": %s}", good[i].value);
@@ -160,11 +190,18 @@ static void test_config_refused(void **state)
         {"{\"quant_method\": \"gptq\", \"bits\": 4, \"group_size\": 64, \"checkpoint_format\": "
          "\"marlin\"}",
          "c: quantization_config.checkpoint_format: \"marlin\"" GPTQ, D9D_ENOTSUP},
-        {"{\"quant_method\": \"gptq\", \"bits\": 4, \"group_size\": 64, \"dynamic\": {\"-:a\": "
-         "{}}}",
-         "c: quantization_config.dynamic: {\"-:a\": {}}" GPTQ, D9D_ENOTSUP},
+        {"{\"quant_method\": \"gptq\", \"bits\": 4, \"group_size\": 64, \"dynamic\": {\"-:b\": "
+         "{}, \"+:a\": {\"bits\": 8}}}",
+         "c: quantization_config.dynamic: {\"-:b\": {}, \"+:a\": {\"bits\": 8}}" GPTQ, D9D_ENOTSUP},
         {"{\"quant_method\": \"awq\", \"bits\": 4, \"version\": \"gemv\", \"group_size\": 64}",
          "c: quantization_config.version: \"gemv\"" AWQ, D9D_ENOTSUP},
+        {"{\"quant_method\": \"awq\", \"bits\": 4, \"backend\": \"llm-awq\", \"group_size\": 64}",
+         "c: quantization_config.backend: \"llm-awq\"" AWQ, D9D_ENOTSUP},
+        {COMPRESSED("int-quantized", "int",
+                    "\"symmetric\": true}}}, \"sparsity_config\": "
+                    "{\"format\": \"sparse-bitmask\"}, \"ignore\": {\"a\": {\"a\": {\"a\": 1"),
+         "c: quantization_config.sparsity_config: {\"format\": \"sparse-bitmask\"}" PACKED,
+         D9D_ENOTSUP},
         {"{\"quant_method\": 7}", "c: quantization_config.quant_method: 7" CURE, D9D_ENOTSUP},
         {"{\"quant_method\": \"fp8\", \"fmt\": \"e5m2\"}",
          "c: quantization_config.fmt: must be \"e4m3\"", D9D_ENOTSUP},
@@ -200,7 +237,7 @@ static void test_config_refused(void **state)
 
     (void)state;
     for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
-        char text[512];
+        char text[1024];
 
         (void)snprintf(text, sizeof(text), "{\"quantization_config\": %s}", bad[i].value);
         assert_fails(config_read(text, &q), bad[i].st, bad[i].sentence);
@@ -237,6 +274,32 @@ static void test_names(void **state)
     assert_int_equal(d9d_dequant_stored(d, "norm", pair), 0);
     assert_null(src.prefetch);
     assert_null(src.fingerprint);
+    d9d_dequant_free(d);
+    mem_tensors_free(&m);
+}
+
+/* Scales of caches and activations, and zeros of symmetric numbers, are no weights'. */
+static void test_names_of_compressed(void **state)
+{
+    static const d9d_quantization q = {.method = D9D_QUANTIZATION_BYTES, .block = {1, 0}};
+    mem_tensors m = {.n = 0};
+    d9d_tensor_source stored, src;
+    d9d_dequant *d;
+
+    (void)state;
+    (void)mem_tensors_add(&m, "a.k_proj.weight", D9D_I8, SHAPE(2, 3));
+    (void)mem_tensors_add(&m, "a.k_proj.weight_scale", D9D_BF16, SHAPE(2, 1));
+    (void)mem_tensors_add(&m, "a.k_proj.weight_zero_point", D9D_I8, SHAPE(2, 1));
+    (void)mem_tensors_add(&m, "a.k_proj.input_scale", D9D_BF16, SHAPE(1));
+    (void)mem_tensors_add(&m, "a.k_proj.input_zero_point", D9D_I8, SHAPE(1));
+    (void)mem_tensors_add(&m, "a.k_proj.output_scale", D9D_BF16, SHAPE(1));
+    (void)mem_tensors_add(&m, "a.k_scale", D9D_BF16, SHAPE(1));
+    (void)mem_tensors_add(&m, "a.v_scale", D9D_BF16, SHAPE(1));
+    stored = mem_tensors_source(&m);
+    assert_ok(d9d_dequant_create(&q, D9D_BF16, &stored, &d));
+    src = d9d_dequant_source(d);
+    assert_int_equal(src.n, 1);
+    assert_string_equal(src.at(src.self, 0)->name, "a.k_proj.weight");
     d9d_dequant_free(d);
     mem_tensors_free(&m);
 }
@@ -581,11 +644,17 @@ static void test_reads_no_more(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_config),         cmocka_unit_test(test_config_of_libraries),
-        cmocka_unit_test(test_config_refused), cmocka_unit_test(test_names),
-        cmocka_unit_test(test_guess),          cmocka_unit_test(test_refused),
-        cmocka_unit_test(test_state_refused),  cmocka_unit_test(test_columns_refused),
-        cmocka_unit_test(test_wrong_use),      cmocka_unit_test(test_reads_no_more),
+        cmocka_unit_test(test_config),
+        cmocka_unit_test(test_config_of_libraries),
+        cmocka_unit_test(test_config_refused),
+        cmocka_unit_test(test_names),
+        cmocka_unit_test(test_names_of_compressed),
+        cmocka_unit_test(test_guess),
+        cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_state_refused),
+        cmocka_unit_test(test_columns_refused),
+        cmocka_unit_test(test_wrong_use),
+        cmocka_unit_test(test_reads_no_more),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
