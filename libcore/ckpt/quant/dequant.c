@@ -59,13 +59,6 @@ bool d9di_dequant_is_float(d9d_dtype type)
     return type == D9D_F32 || type == D9D_BF16 || type == D9D_F16;
 }
 
-float d9di_dequant_round(float x, d9d_dtype type)
-{
-    return type == D9D_BF16  ? d9d_bf16_to_f32(d9d_bf16_from_f32(x))
-           : type == D9D_F16 ? d9d_f16_to_f32(d9d_f16_from_f32(x))
-                             : x;
-}
-
 d9d_status d9di_dequant_read_floats(const d9di_dequant_item *p, int place, uint64_t first,
                                     uint64_t n, float *out)
 {

@@ -17,7 +17,7 @@
 enum { VALUES, SCALES, ZEROS, GROUPS }; /* places */
 enum {
     INT_BITS = 32,
-    BAND = 64, /* columns that are decoded at a time; a multiple of what an int32 has */
+    BAND = 128, /* columns that are decoded at a time; a multiple of what an int32 has */
     AWQ_BITS = 4,
     MAX_GROUP = 1 << 20
 };
@@ -221,9 +221,12 @@ struct band {
     int64_t first_int, ints;  /* int32 of a row of zeros, and of AWQ's values, from r0 on */
     int64_t first_row;        /* stored row of c0 */
     uint32_t *values, *zeros; /* [stored rows, columns or ints], [G, ints] */
-    float *scales;            /* [G, r1 - r0] */
-    uint16_t *half;           /* the same as they are stored */
-    const int32_t *group;     /* [C]; NULL: by `group` numbers */
+    void *scales;             /* [G, r1 - r0] */
+    int32_t *group;           /* [C], of an input */
+    /* Of a row of the matrix: */
+    uint8_t *numbers;  /* of its inputs, from the first of first_row on */
+    int32_t *row_zero; /* [G] */
+    float *row_scale;  /* [G] */
 };
 
 static d9d_dtype scales_type(const struct band *b)
@@ -274,70 +277,92 @@ static void band_limit(struct band *b, int64_t r0, int64_t r1)
     b->first_row = b->c0 / (b->l->by_input ? b->l->per : 1);
 }
 
-static void scales_widen(struct band *b)
-{
-    const int64_t n = b->l->groups * (b->r1 - b->r0);
-    const d9d_dtype type = scales_type(b);
-
-    for (int64_t i = 0; i < n; i++)
-        b->scales[i] = type == D9D_F32    ? ((const float *)(const void *)b->half)[i]
-                       : type == D9D_BF16 ? d9d_bf16_to_f32(b->half[i])
-                                          : d9d_f16_to_f32(b->half[i]);
-}
-
 static d9d_status band_read(struct band *b)
 {
     const d9di_dequant_columns values = values_of(b), zeros = zeros_of(b), scales = scales_of(b);
 
     D9D_TRY(d9di_dequant_read_columns(b->p, VALUES, &values, b->values));
     D9D_TRY(d9di_dequant_read_columns(b->p, ZEROS, &zeros, b->zeros));
-    D9D_TRY(d9di_dequant_read_columns(b->p, SCALES, &scales, b->half));
-    scales_widen(b);
-    return D9D_OK;
+    return d9di_dequant_read_columns(b->p, SCALES, &scales, b->scales);
 }
 
-/* Number `r` of the int32 that have those from r0 on. */
-static uint32_t number_at(const struct band *b, const uint32_t *ints, int64_t r)
+/* Where a number of row r is among the int32 of a row from r0 on. */
+typedef struct int_slot {
+    int64_t at; /* of the int32 */
+    int shift;
+} int_slot;
+
+static int_slot int_slot_of(const struct band *b, int64_t r)
 {
-    const int64_t i = r - b->first_int * b->l->per;
-    const int k = (int)(i % b->l->per);
-    const int place = b->l->by_input ? k : awq_place[k];
+    const int k = (int)(r % b->l->per);
 
-    return ints[i / b->l->per] >> (place * b->l->bits) & ((1u << b->l->bits) - 1);
+    return (int_slot){.at = r / b->l->per - b->first_int,
+                      .shift = b->l->bits * (b->l->by_input ? k : awq_place[k])};
 }
 
-static uint32_t value_at(const struct band *b, int64_t r, int64_t c)
-{
-    const layout *l = b->l;
-
-    if (!l->by_input)
-        return number_at(b, b->values + (c - b->first_row) * b->ints, r);
-    return b->values[(c / l->per - b->first_row) * (b->r1 - b->r0) + r - b->r0] >>
-               (c % l->per * l->bits) &
-           ((1u << l->bits) - 1);
-}
-
-/* Elements [c0, c1) of row r. */
-static d9d_status row_decode(const struct band *b, int64_t r, unsigned char *dst)
+/* Unpack the numbers of row r. */
+static void row_unpack(const struct band *b, int64_t r)
 {
     const layout *l = b->l;
     const uint32_t mask = (1u << l->bits) - 1;
-    const d9d_dtype type = scales_type(b);
+    const int_slot at = int_slot_of(b, r);
+    const int64_t width = b->r1 - b->r0, rows = (b->c1 - 1) / l->per + 1 - b->first_row;
 
-    for (int64_t c = b->c0; c < b->c1; c++) {
-        const int64_t g = b->group != NULL ? b->group[c] : c / l->group;
-        uint32_t zero;
+    if (!l->by_input) {
+        for (int64_t c = 0; c < b->c1 - b->c0; c++)
+            b->numbers[c] = (uint8_t)(b->values[c * b->ints + at.at] >> at.shift & mask);
+        return;
+    }
+    for (int64_t k = 0; k < rows; k++) {
+        uint32_t v = b->values[k * width + r - b->r0];
+
+        for (int i = 0; i < l->per; i++, v >>= l->bits)
+            b->numbers[k * l->per + i] = (uint8_t)(v & mask);
+    }
+}
+
+/* Set the zeros and the scales of row r. */
+static void row_groups(const struct band *b, int64_t r)
+{
+    const uint32_t mask = (1u << b->l->bits) - 1, less = b->p->q->zeros_less ? 1 : 0;
+    const d9d_dtype type = scales_type(b);
+    const int_slot at = int_slot_of(b, r);
+    const uint16_t *half = b->scales;
+    const float *whole = b->scales;
+
+    for (int64_t g = 0; g < b->l->groups; g++) {
+        const int64_t i = g * (b->r1 - b->r0) + r - b->r0;
+
+        b->row_zero[g] = (int32_t)(((b->zeros[g * b->ints + at.at] >> at.shift) + less) & mask);
+        b->row_scale[g] = type == D9D_F32    ? whole[i]
+                          : type == D9D_BF16 ? d9d_bf16_to_f32(half[i])
+                                             : d9d_f16_to_f32(half[i]);
+    }
+}
+
+/* Elements [c0, c1) of row r. */
+static d9d_status row_decode(const struct band *b, int64_t r, void *dst)
+{
+    const uint8_t *numbers = b->numbers + (b->l->by_input ? b->c0 % b->l->per : 0);
+    const int64_t n = b->c1 - b->c0;
+    const d9d_dtype type = scales_type(b), to = b->p->decoded.dtype;
+    float *f = dst;
+    uint16_t *h = dst;
+
+    row_unpack(b, r);
+    row_groups(b, r);
+    for (int64_t i = 0; i < n; i++) {
+        const int32_t g = b->group[b->c0 + i];
         float x;
 
-        if (g < 0 || g >= l->groups)
+        if (g < 0 || g >= b->l->groups)
             return d9di_dequant_fail(b->p, GROUPS, "of groups that are there");
-        zero = number_at(b, b->zeros + g * b->ints, r) + (b->p->q->zeros_less ? 1 : 0);
-        x = (float)((int32_t)value_at(b, r, c) - (int32_t)(zero & mask));
-        x = d9di_dequant_round(x * b->scales[g * (b->r1 - b->r0) + r - b->r0], type);
-        if (b->p->decoded.dtype == D9D_F32)
-            ((float *)(void *)dst)[c - b->c0] = x;
+        x = d9di_dequant_round((float)((int32_t)numbers[i] - b->row_zero[g]) * b->row_scale[g],
+                               type);
+        if (to == D9D_F32)
+            f[i] = x;
         else
-            ((uint16_t *)(void *)dst)[c - b->c0] = d9d_bf16_from_f32(x);
+            h[i] = d9d_bf16_from_f32(x);
     }
     return D9D_OK;
 }
@@ -357,18 +382,23 @@ static d9d_status rows_decode(struct band *b, int64_t r0, int64_t r1, unsigned c
     return D9D_OK;
 }
 
-static uint64_t largest(uint64_t a, uint64_t b)
+/* The group of each input. */
+static d9d_status groups_read(struct band *b)
 {
-    return a > b ? a : b;
+    const layout *l = b->l;
+
+    if (d9di_dequant_has(b->p, GROUPS))
+        return d9di_dequant_read(b->p, GROUPS, 0, b->group, (uint64_t)l->C * sizeof(*b->group));
+    for (int64_t c = 0; c < l->C; c++)
+        b->group[c] = (int32_t)(c / l->group);
+    return D9D_OK;
 }
 
-/* Memory of the largest band that the inputs [0, C) need; *memory is the caller's to free. */
-static d9d_status band_alloc(struct band *b, void **memory)
+/* Memory of the largest band that the inputs [0, C) need. */
+static d9d_status band_alloc(struct band *b, d9d_arena *a)
 {
     const layout *l = b->l;
     d9di_dequant_columns values, zeros, scales;
-    uint64_t ints, halves, groups = (uint64_t)l->C * sizeof(int32_t);
-    unsigned char *m;
 
     b->c0 = 0;
     b->c1 = l->C;
@@ -376,24 +406,17 @@ static d9d_status band_alloc(struct band *b, void **memory)
     values = values_of(b);
     zeros = zeros_of(b);
     scales = scales_of(b);
-    ints = (largest(d9di_dequant_columns_bytes(&values), 1) + 7) / 8 * 8;
-    halves = (d9di_dequant_columns_bytes(&scales) + 7) / 8 * 8;
-    m = *memory = malloc(ints + (d9di_dequant_columns_bytes(&zeros) + 7) / 8 * 8 + halves +
-                         (uint64_t)(l->groups * BAND) * sizeof(float) + groups);
-    if (m == NULL)
-        return d9di_dequant_no_memory(b->p);
-    b->values = (uint32_t *)(void *)m;
-    m += ints;
-    b->zeros = (uint32_t *)(void *)m;
-    m += (d9di_dequant_columns_bytes(&zeros) + 7) / 8 * 8;
-    b->half = (uint16_t *)(void *)m;
-    m += halves;
-    b->scales = (float *)(void *)m;
-    if (!d9di_dequant_has(b->p, GROUPS))
-        return D9D_OK;
-    m += (uint64_t)(l->groups * BAND) * sizeof(float);
-    b->group = (const int32_t *)(void *)m;
-    return d9di_dequant_read(b->p, GROUPS, 0, m, groups);
+    b->values = d9d_arena_alloc(a, d9di_dequant_columns_bytes(&values));
+    b->zeros = d9d_arena_alloc(a, d9di_dequant_columns_bytes(&zeros));
+    b->scales = d9d_arena_alloc(a, d9di_dequant_columns_bytes(&scales));
+    b->group = d9d_arena_alloc(a, (uint64_t)l->C * sizeof(*b->group));
+    b->numbers = d9d_arena_alloc(a, (uint64_t)l->C);
+    b->row_zero = d9d_arena_alloc(a, (uint64_t)l->groups * sizeof(*b->row_zero));
+    b->row_scale = d9d_arena_alloc(a, (uint64_t)l->groups * sizeof(*b->row_scale));
+    return b->values != NULL && b->zeros != NULL && b->scales != NULL && b->group != NULL &&
+                   b->numbers != NULL && b->row_zero != NULL && b->row_scale != NULL
+               ? groups_read(b)
+               : d9di_dequant_no_memory(b->p);
 }
 
 /* A part of a row, then whole rows, then a part of one. */
@@ -419,12 +442,12 @@ static d9d_status parts_decode(struct band *b, uint64_t first, uint64_t n, unsig
 static d9d_status read(const d9di_dequant_item *p, uint64_t first, uint64_t n, void *dst)
 {
     struct band b = {.p = p, .l = p->state};
-    void *memory = NULL;
-    d9d_status st = band_alloc(&b, &memory);
+    d9d_arena a = {0};
+    d9d_status st = band_alloc(&b, &a);
 
     if (st == D9D_OK)
         st = parts_decode(&b, first, n, dst);
-    free(memory);
+    d9d_arena_release(&a);
     return st;
 }
 

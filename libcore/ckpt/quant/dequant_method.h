@@ -67,7 +67,12 @@ d9d_status d9di_dequant_read_floats(const d9di_dequant_item *p, int place, uint6
 /* Is it a type that d9di_dequant_read_floats() reads? */
 bool d9di_dequant_is_float(d9d_dtype type);
 /* x rounded to one of these types. */
-float d9di_dequant_round(float x, d9d_dtype type);
+static inline float d9di_dequant_round(float x, d9d_dtype type)
+{
+    return type == D9D_BF16  ? d9d_bf16_to_f32(d9d_bf16_from_f32(x))
+           : type == D9D_F16 ? d9d_f16_to_f32(d9d_f16_from_f32(x))
+                             : x;
+}
 
 /* Columns of a stored matrix: `n` bytes at byte `at` of the first row, and of each of the rows
  * behind it, `stride` bytes apart. */
