@@ -193,6 +193,35 @@ JSON
     cmp export-{mxfp4,plain}/model.safetensors
 }
 
+# several FROM TO: the same tensors in files of 4 kB, parts of a matrix in different ones.
+several() {
+    copy "$1" "$2.one"
+    echo '{"schema": "d9d.mapper.v1", "stages": [], "rest": "keep"}' >keep.json
+    sed -i 's/"quantization_config"/"_quantization_config"/' "$2.one/config.json"
+    d9d-map -q --shard-size 4kB --mapper keep.json "$2.one" "$2"
+    sed -i 's/"_quantization_config"/"quantization_config"/' "$2/config.json"
+    [ "$(find "$2" -name '*.safetensors' | wc -l)" -gt 3 ]
+}
+
+@test "jobs over what bitsandbytes, GPTQ and AWQ wrote: plain, adapters, requantised, from several files" {
+    d9d-shard -q --format tokens --out data "$golden/families/deepseek_v3/train.jsonl"
+    for c in bnb4 bnb8 gptq awq; do
+        several "$golden/quant/qwen3_$c" $c
+        train $c "$PWD/$c" bfloat16
+        train ${c}_bf16 "$golden/quant/qwen3_${c}_bf16" bfloat16
+        cmp {$c,${c}_bf16}.losses
+        for base in $c ${c}_bf16; do
+            sed -i 's/"export_to": [^ ]* //' $base.json
+            d9d-train -q --device cpu --set trainer.run.dir="lora-$base" --set trainer.model_stage_factory.quantization=nf4 \
+                --set trainer.model_stage_factory.checkpoint_only_trainable_parameters=true \
+                --set 'peft={"kind": "lora", "module_name_pattern": ".*_proj", "params": {"r": 4, "alpha": 8}}' $base.json
+            grep -oE '"(loss|grad_norm)": *[0-9.e+-]+' "lora-$base/metrics.jsonl" >"lora-$base.losses"
+        done
+        cmp lora-{$c,${c}_bf16}.losses
+        [ -s "lora-$c.losses" ]
+    done
+}
+
 @test "quantised tensors that do not fit are refused by one sentence" {
     refused() { # CODE SENTENCE
         run "-$1" --separate-stderr d9d-map -q bad out
