@@ -133,8 +133,11 @@ static d9d_status note_unused(const d9d_map_plan *p, struct problem_list *ps)
 {
     for (size_t i = 0; i < p->src.n; i++) {
         const char *name = p->src.at(p->src.self, i)->name;
+        bool spare = d9d_map_has(&p->m->inputs, name, strlen(name));
 
-        if (!d9d_map_has(&p->m->inputs, name, strlen(name)))
+        if (!spare && p->src.is_spare != NULL)
+            D9D_TRY(p->src.is_spare(p->src.self, i, &spare));
+        if (!spare)
             D9D_TRY(note_problem(ps, UNUSED, "tensor %s is not used (%s)", name,
                                  p->src.path(p->src.self, i)));
     }

@@ -377,6 +377,42 @@ static void decoded_fingerprint(void *self, d9d_hasher *h)
     d->src.fingerprint(d->src.self, h);
 }
 
+/* Is tensor i of the source a bias of a quantised matrix? */
+static d9d_status find_bias(d9d_dequant *d, size_t i, bool *out)
+{
+    static const char bias[] = ".bias";
+    const char *name = d->src.at(d->src.self, i)->name, *other;
+    size_t values;
+
+    *out = false;
+    if (!has_suffix(name, bias))
+        return D9D_OK;
+    D9D_TRY(find_other(d, name, bias, d->method->suffix[D9DI_DEQUANT_VALUES], &other, &values));
+    *out = values != D9DI_DEQUANT_NONE;
+    return D9D_OK;
+}
+
+/* auto_gptq gave each matrix a bias, which is zero where the model has none. */
+static d9d_status decoded_is_spare(void *self, size_t i, bool *out)
+{
+    d9d_dequant *d = self;
+    const size_t at = d->entries[i].index;
+    const d9d_safetensors_tensor *t = d->src.at(d->src.self, at);
+    unsigned char bytes[4096];
+
+    *out = false;
+    if (d->entries[i].item != NULL || !is_loaded(t))
+        return D9D_OK;
+    D9D_TRY(find_bias(d, at, out));
+    for (uint64_t done = 0, n; *out && done < t->bytes; done += n) {
+        n = t->bytes - done < sizeof(bytes) ? t->bytes - done : sizeof(bytes);
+        D9D_TRY(d->src.read(d->src.self, at, done, bytes, n));
+        for (uint64_t k = 0; k < n; k++)
+            *out = *out && bytes[k] == 0;
+    }
+    return D9D_OK;
+}
+
 d9d_tensor_source d9d_dequant_source(d9d_dequant *d)
 {
     return (d9d_tensor_source){.self = d,
@@ -384,6 +420,7 @@ d9d_tensor_source d9d_dequant_source(d9d_dequant *d)
                                .at = decoded_at,
                                .path = decoded_path,
                                .read = decoded_read,
+                               .is_spare = decoded_is_spare,
                                .prefetch = d->src.prefetch != NULL ? decoded_prefetch : NULL,
                                .fingerprint =
                                    d->src.fingerprint != NULL ? decoded_fingerprint : NULL};

@@ -304,6 +304,52 @@ static void test_names_of_compressed(void **state)
     mem_tensors_free(&m);
 }
 
+/* A bias of zeros that a quantiser added may be left out by a model without biases; no other. */
+static void test_spare_biases(void **state)
+{
+    static const d9d_quantization q = {D9D_QUANTIZATION_GPTQ, {1, 8}, 4, true};
+    static const char *const names[] = {"a.weight", "a.bias", "b.weight", "b.bias", "norm.bias"};
+    const d9d_map_plan_opts opt = {0};
+    mem_tensors m = {.n = 0};
+    d9d_tensor_source stored, src;
+    d9d_mapper *mapper;
+    d9d_dequant *d;
+    uint8_t *last;
+
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        static const char *const parts[2][4] = {{"a.qweight", "a.qzeros", "a.scales", "a.bias"},
+                                                {"b.qweight", "b.qzeros", "b.scales", "b.bias"}};
+
+        (void)mem_tensors_add(&m, parts[i][0], D9D_I32, SHAPE(2, 8));
+        (void)mem_tensors_add(&m, parts[i][1], D9D_I32, SHAPE(2, 1));
+        (void)mem_tensors_add(&m, parts[i][2], D9D_F16, SHAPE(2, 8));
+        last = (uint8_t *)mem_tensors_add(&m, parts[i][3], D9D_F16, SHAPE(8))->data;
+        memset(last, 0, 16);
+    }
+    (void)mem_tensors_add(&m, "norm.bias", D9D_F16, SHAPE(8));
+    last[15] = 1;
+    stored = mem_tensors_source(&m);
+    assert_ok(d9d_dequant_create(&q, D9D_BF16, &stored, &d));
+    src = d9d_dequant_source(d);
+    assert_int_equal(src.n, 5);
+    for (size_t i = 0; i < src.n; i++) {
+        bool spare;
+
+        assert_string_equal(src.at(src.self, i)->name, names[i]);
+        assert_ok(src.is_spare(src.self, i, &spare));
+        assert_int_equal(spare, i == 1);
+    }
+    assert_ok(d9d_mapper_create(&mapper));
+    for (size_t i = 0; i < src.n; i++)
+        if (i != 1)
+            assert_ok(d9d_mapper_identity(mapper, names[i]));
+    assert_ok(d9d_map_plan_check_names(mapper, &src, &opt));
+    d9d_mapper_free(mapper);
+    d9d_dequant_free(d);
+    mem_tensors_free(&m);
+}
+
 /* A name alone does not make a tensor quantised: models may have scales of their own. */
 static void test_guess(void **state)
 {
@@ -649,6 +695,7 @@ int main(void)
         cmocka_unit_test(test_config_refused),
         cmocka_unit_test(test_names),
         cmocka_unit_test(test_names_of_compressed),
+        cmocka_unit_test(test_spare_biases),
         cmocka_unit_test(test_guess),
         cmocka_unit_test(test_refused),
         cmocka_unit_test(test_state_refused),

@@ -171,6 +171,8 @@ typedef struct d9d_tensor_source {
     /* Hashes everything that decides the tensors' bytes.  With an equal fingerprint and an equal
      * plan the outputs are equal, so an interrupted run can be resumed.  May be NULL. */
     void (*fingerprint)(void *self, d9d_hasher *h);
+    /* Sets *out to whether a model that does not have tensor i loses nothing.  NULL: none is so. */
+    d9d_status (*is_spare)(void *self, size_t i, bool *out);
 } d9d_tensor_source;
 
 /* Reads bytes of the outputs on demand.  A run lends one to the sink for each thread. */
