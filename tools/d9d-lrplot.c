@@ -109,7 +109,7 @@ static d9d_status load_table(tool_run *r, const struct lrplot_opts *o, d9d_plugi
     json_t *doc;
     d9d_status st;
 
-    D9D_TRY(tool_config_read(r->args[0], &o->set, &doc));
+    D9D_TRY(tool_config_read(r->args[0], &d9d_lr_table_section, &o->set, &doc));
     D9D_TRY_OR(st, d9d_plugins_open(doc, name, plugins), out);
     D9D_TRY_OR(st, d9d_plugins_table(*plugins, &d9d_lr_table_section, &table), out);
     st = d9d_lr_table_load(table, doc, name, o->steps, r->log, out);

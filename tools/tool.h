@@ -171,9 +171,10 @@ typedef struct tool_config_options {
 /* The name of an operand in messages: "-" is "standard input". */
 const char *tool_input_name(const char *path);
 
-/* Reads a JSON document ("-" is stdin) and applies --set.  Errors in it or in its path are
- * ECONFIG. */
-d9d_status tool_config_read(const char *path, const tool_list *set, json_t **out);
+/* Reads a JSON document ("-" is stdin) and applies --set, by the keys of a table.  Errors in it or
+ * in its path are ECONFIG. */
+d9d_status tool_config_read(const char *path, const d9d_table *table, const tool_list *set,
+                            json_t **out);
 
 /* The same, then loads its plugins and resolves it.  *out is NULL if --print-config or
  * --print-schema was given and has been printed: nothing remains to do.  *table becomes the table

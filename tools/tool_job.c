@@ -47,23 +47,25 @@ const char *tool_input_name(const char *path)
     return strcmp(path, "-") == 0 ? "standard input" : path;
 }
 
-static d9d_status apply_set(json_t *doc, const char *path, const tool_list *set)
+static d9d_status apply_set(const d9d_table *table, json_t *doc, const char *path,
+                            const tool_list *set)
 {
     if (!json_is_object(doc))
         return D9D_FAIL(D9D_ECONFIG, "%s: expected a JSON object", tool_input_name(path));
     for (size_t i = 0; i < set->n; i++)
-        D9D_TRY(d9d_config_set(doc, set->item[i]));
+        D9D_TRY(d9d_config_set(table, doc, set->item[i]));
     return D9D_OK;
 }
 
-d9d_status tool_config_read(const char *path, const tool_list *set, json_t **out)
+d9d_status tool_config_read(const char *path, const d9d_table *table, const tool_list *set,
+                            json_t **out)
 {
     json_t *doc = NULL;
     d9d_status st =
         strcmp(path, "-") == 0 ? read_stdin(&doc) : d9d_json_read(path, CONFIG_MAX, &doc);
 
     D9D_TRY(to_econfig(st));
-    st = apply_set(doc, path, set);
+    st = apply_set(table, doc, path, set);
     if (st != D9D_OK) {
         json_decref(doc);
         return st;
@@ -87,7 +89,7 @@ static d9d_status print_schema(const d9d_table *table, const char *schema_id)
 static d9d_status open_config(tool_run *r, const tool_config_options *o, const d9d_table **table,
                               d9d_plugins **plugins, json_t **doc)
 {
-    D9D_TRY(tool_config_read(r->args[0], &o->set, doc));
+    D9D_TRY(tool_config_read(r->args[0], *table, &o->set, doc));
     D9D_TRY(d9d_job_translate_reference(*doc, r->log));
     D9D_TRY(d9d_job_fill_hf_config(*doc));
     D9D_TRY(d9d_plugins_open(*doc, tool_input_name(r->args[0]), plugins));

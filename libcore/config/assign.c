@@ -44,6 +44,57 @@ static json_t *parse_value(const char *text)
     return v != NULL || begins_like_json(text) ? v : json_string(text);
 }
 
+/* --- keys ------------------------------------------------------------------------------------- */
+
+static const d9d_key *key_in_table(const d9d_table *t, const struct path_step *s)
+{
+    for (const d9d_key *k = t->keys; k->name != NULL; k++)
+        if ((strncmp(k->name, s->at, s->n) == 0 && k->name[s->n] == '\0') ||
+            (k->former != NULL && strncmp(k->former, s->at, s->n) == 0 && k->former[s->n] == '\0'))
+            return k;
+    return NULL;
+}
+
+/* Of any choice; one that is no text, if there is one. */
+static const d9d_key *key_in_choices(const d9d_table *const *choices, const struct path_step *s)
+{
+    const d9d_key *found = NULL;
+
+    for (; *choices != NULL; choices++) {
+        const d9d_key *k = key_in_table(*choices, s);
+
+        if (k != NULL && (found == NULL || k->kind != D9D_KIND_STR))
+            found = k;
+    }
+    return found;
+}
+
+/* The key that a component names within another; NULL: none, or it takes anything. */
+static const d9d_key *key_within(const d9d_key *in, const struct path_step *s)
+{
+    switch (in->kind) {
+    case D9D_KIND_TABLE: return key_in_table(in->table, s);
+    case D9D_KIND_LIST: return in->elem;
+    case D9D_KIND_UNION: return key_in_choices(in->choices, s);
+    default: return NULL;
+    }
+}
+
+/* Does the path name a text, whatever is chosen on its way? */
+static bool names_text(const d9d_table *table, const char *text, const char *eq)
+{
+    const d9d_key whole = {.kind = D9D_KIND_TABLE, .table = table};
+    const d9d_key *k = table != NULL ? &whole : NULL;
+    const char *p = text;
+    struct path_step s;
+
+    while (k != NULL && p < eq && next_step(&p, eq, &s))
+        k = key_within(k, &s);
+    return k != NULL && k->kind == D9D_KIND_STR;
+}
+
+/* --- the document ----------------------------------------------------------------------------- */
+
 /* The index in `list` that a component names; the length of the list means append. */
 static d9d_status element_index(const char *text, const json_t *list, const struct path_step *s,
                                 size_t *out)
@@ -144,7 +195,7 @@ drop:
     return st;
 }
 
-d9d_status d9d_config_set(json_t *doc, const char *assignment)
+d9d_status d9d_config_set(const d9d_table *table, json_t *doc, const char *assignment)
 {
     const char *eq = strchr(assignment, '=');
     json_t *v;
@@ -152,6 +203,10 @@ d9d_status d9d_config_set(json_t *doc, const char *assignment)
     if (eq == NULL || eq == assignment)
         return BAD(assignment, "%s", "expected KEY=VALUE");
     v = parse_value(eq + 1);
+    if ((json_is_number(v) || json_is_boolean(v)) && names_text(table, assignment, eq)) {
+        json_decref(v);
+        v = json_string(eq + 1);
+    }
     if (v == NULL)
         return BAD(assignment, "the value %s",
                    begins_like_json(eq + 1) ? "begins like JSON, but is not" : "is not UTF-8");

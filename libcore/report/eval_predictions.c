@@ -65,7 +65,7 @@ static d9d_status parse_spec(const char *spec, d9d_arena *a, json_t **out)
         return D9D_FAIL(D9D_ECONFIG, "\"%s\" is no name of a metric", spec);
     while (st == D9D_OK && (word = strsep(&rest, ",")) != NULL)
         st = strchr(word, '=') != NULL && *word != '='
-                 ? d9d_config_set(*out, word)
+                 ? d9d_config_set(NULL, *out, word)
                  : D9D_FAIL(D9D_ECONFIG, "metric \"%s\": \"%s\" is not KEY=VALUE", spec, word);
     if (st != D9D_OK)
         json_decref(*out);

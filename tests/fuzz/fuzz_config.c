@@ -60,7 +60,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     end++;
     if (set != NULL &&
         d9d_json_parse("fuzz", (const char *)end, size - (size_t)(end - data), &doc) == D9D_OK) {
-        if (*set == '\0' || (json_is_object(doc) && d9d_config_set(doc, set) == D9D_OK))
+        if (*set == '\0' || (json_is_object(doc) && d9d_config_set(NULL, doc, set) == D9D_OK))
             walk(doc);
         json_decref(doc);
     }

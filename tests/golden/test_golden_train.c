@@ -112,7 +112,7 @@ static json_t *config_make(const char *checkpoint, const char *data, int micro)
 
 static void config_set(json_t *doc, const char *assignment)
 {
-    assert_ok(d9d_config_set(doc, assignment));
+    assert_ok(d9d_config_set(&d9d_train_config_table, doc, assignment));
 }
 
 /* Bind, call, release.  The summary is of the table's own kind. */

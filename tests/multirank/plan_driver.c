@@ -16,7 +16,7 @@ static d9d_status read_config(int argc, char **argv, d9d_arena *a, json_t **full
     D9D_TRY_OR(st, d9d_fs_read(argv[1], 1 << 20, &text), out);
     D9D_TRY_OR(st, d9d_json_parse(argv[1], text.data, text.len, &doc), out);
     for (int i = 2; i < argc; i++)
-        D9D_TRY_OR(st, d9d_config_set(doc, argv[i]), out);
+        D9D_TRY_OR(st, d9d_config_set(&d9d_train_config_table, doc, argv[i]), out);
     D9D_TRY_OR(st, d9d_config_resolve(&d9d_train_config_table, doc, argv[1], NULL, full), out);
     st = d9d_config_bind(&d9d_train_config_table, *full, argv[1], NULL, a, out);
 out:

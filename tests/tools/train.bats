@@ -61,6 +61,8 @@ LIST
         [[ "$output" == *"$part"* ]]
     done
     run -0 --separate-stderr d9d-train -q --set trainer.run.dir=other --set trainer.run.steps=1 c.json
+    d9d-train -q --set trainer.run.dir=2026 --set trainer.run.name=7 --set trainer.run.steps=1 c.json # digits are a text
+    [ -s 2026/metrics.jsonl ]
     [ -z "$output$stderr" ]
     [ -d other/export ]
 }

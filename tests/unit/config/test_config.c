@@ -453,15 +453,46 @@ static void assignments_change_the_document(void **state)
         json_t *doc = load("{\"l\": [{\"x\": 1}, 2], \"n\": null}"), *want;
 
         if (rows[i].sentence != NULL) {
-            assert_int_equal(d9d_config_set(doc, rows[i].text), D9D_ECONFIG);
+            assert_int_equal(d9d_config_set(NULL, doc, rows[i].text), D9D_ECONFIG);
             assert_string_equal(d9d_err_message(), rows[i].sentence);
         } else {
-            if (d9d_config_set(doc, rows[i].text) != D9D_OK)
+            if (d9d_config_set(NULL, doc, rows[i].text) != D9D_OK)
                 fail_msg("%s", d9d_err_message());
             want = load(rows[i].result);
             assert_true(json_equal(doc, want));
             json_decref(want);
         }
+        json_decref(doc);
+    }
+}
+
+/* A number or a boolean for a text is its digits, as paths of a job's number are. */
+static void texts_of_digits(void **state)
+{
+    static const struct {
+        const char *text, *result;
+    } rows[] = {
+        {"s=2026", "{\"s\": \"2026\"}"},
+        {"s=1e5", "{\"s\": \"1e5\"}"},
+        {"s=true", "{\"s\": \"true\"}"},
+        {"s=null", "{\"s\": null}"},
+        {"s=\"7\"", "{\"s\": \"7\"}"},
+        {"maybe_s=7", "{\"maybe_s\": \"7\"}"},
+        {"u.label=7", "{\"u\": {\"label\": \"7\"}}"},
+        {"u.children[0].label=7", "{\"u\": {\"children\": [{\"label\": \"7\"}]}}"},
+        {"i=7", "{\"i\": 7}"},
+        {"unknown=7", "{\"unknown\": 7}"},
+        {"s.below=7", "{\"s\": {\"below\": 7}}"},
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+        json_t *doc = json_object(), *want = load(rows[i].result);
+
+        assert_int_equal(d9d_config_set(&all_table, doc, rows[i].text), D9D_OK);
+        if (!json_equal(doc, want))
+            fail_msg("%s", rows[i].text);
+        json_decref(want);
         json_decref(doc);
     }
 }
@@ -530,6 +561,7 @@ int main(void)
         cmocka_unit_test(former_names_are_accepted_and_said),
         cmocka_unit_test(resolving_fills_in_and_is_stable),
         cmocka_unit_test(assignments_change_the_document),
+        cmocka_unit_test(texts_of_digits),
         cmocka_unit_test(near_words_are_found),
         cmocka_unit_test(periods_are_due),
     };

@@ -27,7 +27,7 @@ static void check_key(const d9d_table *t, const d9d_key *k)
 
     assert_non_null(value);
     (void)snprintf(set, sizeof(set), "%s=null", k->name);
-    assert_ok(d9d_config_set(doc, set));
+    assert_ok(d9d_config_set(&alone, doc, set));
     assert_true(json_is_null(json_object_get(doc, k->name)));
     if (d9d_config_bind(&alone, doc, "c", NULL, &a, value) != D9D_OK)
         fail_msg("%s: %s", t->name, d9d_err_message());

@@ -221,11 +221,13 @@ D9D_API D9D_MUST_USE d9d_status d9d_config_bind(const d9d_table *table, const js
                                                 const char *where, const d9d_log *log, d9d_arena *a,
                                                 void *out);
 
-/* Apply "a.b.c=VALUE": VALUE is JSON, or a bare word taken as a string.  Missing objects on the
+/* Apply "a.b.c=VALUE": VALUE is JSON, or a bare word taken as a string.  A number or a boolean for
+ * a key of `table` (NULL: none) that is a string is its text: run.dir=2026.  Missing objects on the
  * path are created, also in place of a null, and lists where a bracket follows.  A list element is
  * named by its number, phases.0.steps or phases[0].steps; the number after the last appends.
  * ECONFIG. */
-D9D_API D9D_MUST_USE d9d_status d9d_config_set(json_t *doc, const char *assignment);
+D9D_API D9D_MUST_USE d9d_status d9d_config_set(const d9d_table *table, json_t *doc,
+                                               const char *assignment);
 
 /* The document with every default filled in, keys in the table's order and by the names that they
  * have now, checked as binding checks it; a new reference that shares unchanged values with `doc`.
