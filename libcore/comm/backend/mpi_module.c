@@ -3,22 +3,19 @@
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <sys/resource.h>
 #include <time.h>
 
 #include "comm/backend/mpi_module.h"
 
 enum { MESSAGE_MAX = 1 << 30 }; /* the most bytes of one MPI message, whose count is an int */
-/* A wait first polls, longer if the rank has a core to itself, then sleeps between polls.  It does
- * not yield: beside busy processes sched_yield() costs a time slice of each.  A rank that shares
- * its core leaves it to the others: it sleeps longer as it waits longer. */
-enum { POLL_NS = 1000 * 1000, SHARED_POLL_NS = 20 * 1000, NAP_NS = 50 * 1000 };
+/* A wait first polls, longer if each rank has a core to itself, then sleeps between polls.  It does
+ * not yield: beside busy processes sched_yield() costs a time slice of each.  Ranks that share a
+ * core sleep longer as they wait longer, until all of them poll as often as one rank would. */
+enum { POLL_NS = 1000 * 1000, OVERSUBSCRIBED_POLL_NS = 20 * 1000, NAP_NS = 50 * 1000 };
 enum {
-    NAP_SHARE = 8 /* of the time waited so far, the nap on a shared core */,
+    NAP_SHARE = 8 /* of the time waited so far, the longest nap */,
     NAP_MAX_NS = 5 * 1000 * 1000
 };
-/* A core is shared if a thread runs for less, on average, before it must leave. */
-enum { PREEMPTED_US = 20 * 1000 };
 enum { SETTLE_NS = 200 * 1000 * 1000 }; /* how long a failed exchange waits for begun transfers */
 
 /* The MPI world communicator: MPI is initialised once for each process. */
@@ -68,7 +65,10 @@ static bool open_world(int ranks_per_processor, d9di_mpi_world *out, char *why, 
     (void)MPI_Comm_set_errhandler(world(), MPI_ERRORS_RETURN);
     (void)MPI_Comm_rank(world(), &out->rank);
     (void)MPI_Comm_size(world(), &out->size);
-    out->shared = ranks_per_processor > 1;
+    out->poll_ns = ranks_per_processor > 1 ? OVERSUBSCRIBED_POLL_NS : POLL_NS;
+    out->nap_max_ns = (int64_t)ranks_per_processor * NAP_NS;
+    if (out->nap_max_ns > NAP_MAX_NS)
+        out->nap_max_ns = NAP_MAX_NS;
     out->sizes = tag_sizes();
     return true;
 }
@@ -122,35 +122,13 @@ static int64_t now_ns(void)
     return t.tv_sec * INT64_C(1000000000) + t.tv_nsec;
 }
 
-static int64_t micros(const struct timeval *t)
-{
-    return t->tv_sec * INT64_C(1000000) + t->tv_usec;
-}
-
-/* Whether this thread shares its processor: with ranks of this job, or, as the mean time between
- * two of its preemptions says, with other processes. */
-static bool is_shared(const d9di_mpi_world *w)
-{
-    struct rusage u;
-
-    if (w->shared || getrusage(RUSAGE_THREAD, &u) != 0)
-        return w->shared;
-    return (int64_t)u.ru_nivcsw * PREEMPTED_US > micros(&u.ru_utime) + micros(&u.ru_stime);
-}
-
-static bool polls(const d9di_mpi_world *w, int64_t waited)
-{
-    return waited < SHARED_POLL_NS || (waited < POLL_NS && !is_shared(w));
-}
-
 /* The nap of one who has waited so long. */
 static void nap(const d9di_mpi_world *w, int64_t waited)
 {
     struct timespec t = {.tv_nsec = NAP_NS};
-    const int64_t share = waited / NAP_SHARE;
 
-    if (share > NAP_NS && is_shared(w))
-        t.tv_nsec = share < NAP_MAX_NS ? share : NAP_MAX_NS;
+    if (waited / NAP_SHARE > NAP_NS)
+        t.tv_nsec = waited / NAP_SHARE < w->nap_max_ns ? waited / NAP_SHARE : w->nap_max_ns;
     (void)nanosleep(&t, NULL);
 }
 
@@ -304,7 +282,7 @@ static bool wait_all(const struct exchange *x, char *why, size_t why_n)
         if (rc != MPI_SUCCESS || done)
             return check_sizes(x, rc, why, why_n);
         waited = now_ns() - began;
-        if (polls(x->world, waited))
+        if (waited < x->world->poll_ns)
             continue;
         if (find_desync(x, why, why_n))
             return false;
@@ -394,9 +372,9 @@ static bool post_wait(struct d9di_mpi_post *p, char *why, size_t why_n)
     return ok;
 }
 
-extern const d9di_mpi_module d9d_mpi_module_v6;
+extern const d9di_mpi_module d9d_mpi_module_v5;
 __attribute__((visibility("default")))
-const d9di_mpi_module d9d_mpi_module_v6 = {.open = open_world,
+const d9di_mpi_module d9d_mpi_module_v5 = {.open = open_world,
                                            .exchange = send_recv,
                                            .post = post_one,
                                            .test = post_test,

@@ -9,6 +9,7 @@
 
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 
 /* A message: n > 0 bytes to or from a rank of the world. */
 typedef struct d9di_mpi_msg {
@@ -21,7 +22,8 @@ typedef struct d9di_mpi_msg {
 /* The ranks of the job. */
 typedef struct d9di_mpi_world {
     int rank, size;
-    bool shared; /* several ranks share a processor: they wait without taking it from each other */
+    int64_t poll_ns;    /* how long a wait polls before it sleeps between polls */
+    int64_t nap_max_ns; /* the longest sleep between two polls, less than a second */
     int sizes; /* classes of sizes that this MPI's tags can tell apart, beside what callers give */
 } d9di_mpi_world;
 
@@ -48,6 +50,6 @@ typedef struct d9di_mpi_module {
 
 enum { D9DI_MPI_TAG_MAX = 32767 }; /* as MPI guarantees; larger ones carry sizes of messages */
 
-#define D9DI_MPI_MODULE "d9d_mpi_module_v6" /* the symbol, a d9di_mpi_module */
+#define D9DI_MPI_MODULE "d9d_mpi_module_v5" /* the symbol, a d9di_mpi_module */
 
 #endif /* D9DI_COMM_BACKEND_MPI_MODULE_H */
