@@ -55,7 +55,7 @@ PREFIX    ?= /usr/local
 LIBDIR    ?= lib
 B         ?= build
 # Tests wait more than they compute.
-TEST_JOBS := $(or $(JOBS),$(shell echo $$(($$(nproc) + 2))))
+TEST_JOBS := $(or $(JOBS),$(shell echo $$(($$(nproc) + 4))))
 JOBS      ?= $(shell nproc)
 CUDA_HOME ?= $(or $(CUDA_ROOT),$(EBROOTCUDA),/usr/local/cuda)
 NCCL_HOME ?= $(or $(NCCL_ROOT),$(EBROOTNCCL))
