@@ -21,9 +21,9 @@ d9d_status d9di_report_rows_columns(const d9d_run_reader_list *r, d9d_report_col
 /* The columns of a step that a report shows by default. */
 extern const d9d_report_columns d9di_report_rows_default_columns;
 
-/* Indices of the records that log one of the keys, in the arena: at most `rows` (0: all), evenly spaced, the
- * first and the last included.  Each inner index moves to the nearest record with an evaluation
- * within its interval, if there is one. */
+/* Indices of the records that log one of the keys, in the arena: at most `rows` (0: all), evenly
+ * spaced, the first and the last included.  Each inner index moves to the nearest record with an
+ * evaluation within its interval, if there is one. */
 typedef struct d9di_report_rows {
     size_t *indices, n;
 } d9di_report_rows;

@@ -11,11 +11,8 @@ setup() {
 
 # copy FROM TO: a folder that may be changed.
 copy() { cp -r "$1" "$2" && chmod -R u+w "$2"; }
-# part=NAME hide FILE: calls that part of one matrix by a name of the same length, which is a model's own.
-hide() {
-    # shellcheck disable=SC2001 # all letters
-    sed -i "s/\(gate_proj\.[a-z.]*\)$part\"/\1$(sed 's/./z/g' <<<"$part")\"/" "$1"
-}
+# hide PART FILE: calls that part of one matrix by a name of the same length, which is a model's own.
+hide() { sed -i "s/\(gate_proj\.[a-z.]*\)$1\"/\1${1//?/z}\"/" "$2"; }
 
 @test "FP8 becomes the same files as its decoded twin, in every layout and type" {
     run --separate-stderr d9d-map "$fp8" own
@@ -72,7 +69,7 @@ hide() {
     for c in bnb4:absmax bnb4:quant_map bnb8:SCB gptq:scales gptq:qzeros awq:qzeros; do
         IFS=: read -r c part <<<"$c"
         copy "$golden/quant/qwen3_$c" "less-$c-$part"
-        part=$part hide "less-$c-$part/model.safetensors"
+        hide "$part" "less-$c-$part/model.safetensors"
         run -1 --separate-stderr d9d-map --to hf "less-$c-$part" out
         [[ "$stderr" == *" is quantised ("*"), and model.layers.0.mlp.gate_proj."*"$part is not there"* ]] || { echo "$c $part: $stderr" && false; }
     done
@@ -206,18 +203,18 @@ several() {
 @test "jobs over what bitsandbytes, GPTQ and AWQ wrote: plain, adapters, requantised, from several files" {
     d9d-shard -q --format tokens --out data "$golden/families/deepseek_v3/train.jsonl"
     for c in bnb4 bnb8 gptq awq; do
-        several "$golden/quant/qwen3_$c" $c
-        train $c "$PWD/$c" bfloat16
-        train ${c}_bf16 "$golden/quant/qwen3_${c}_bf16" bfloat16
-        cmp {$c,${c}_bf16}.losses
-        for base in $c ${c}_bf16; do
-            sed -i 's/"export_to": [^ ]* //' $base.json
+        several "$golden/quant/qwen3_$c" "$c"
+        train "$c" "$PWD/$c" bfloat16
+        train "${c}_bf16" "$golden/quant/qwen3_${c}_bf16" bfloat16
+        cmp {"$c","${c}_bf16"}.losses
+        for base in "$c" "${c}_bf16"; do
+            sed -i 's/"export_to": [^ ]* //' "$base.json"
             d9d-train -q --device cpu --set trainer.run.dir="lora-$base" --set trainer.model_stage_factory.quantization=nf4 \
                 --set trainer.model_stage_factory.checkpoint_only_trainable_parameters=true \
-                --set 'peft={"kind": "lora", "module_name_pattern": ".*_proj", "params": {"r": 4, "alpha": 8}}' $base.json
+                --set 'peft={"kind": "lora", "module_name_pattern": ".*_proj", "params": {"r": 4, "alpha": 8}}' "$base.json"
             grep -oE '"(loss|grad_norm)": *[0-9.e+-]+' "lora-$base/metrics.jsonl" >"lora-$base.losses"
         done
-        cmp lora-{$c,${c}_bf16}.losses
+        cmp lora-{"$c","${c}_bf16"}.losses
         [ -s "lora-$c.losses" ]
     done
 }

@@ -325,12 +325,12 @@ has_rows() { part=$(ls out.npy.part-* 2>/dev/null) && [ "$(rows "$part")" -gt "$
         [ $kind = embedding ] || long+=(--set 'metrics=[{"name": "accuracy", "problem": "multiclass", "num_classes": 3},
             {"name": "confusion_matrix", "problem": "multiclass", "num_classes": 3}]')
         d9d-infer -q --json "${long[@]}" dense.infer.json >whole.json
-        mv $what whole.out
+        mv "$what" whole.out
         before=0
         for signal in TERM KILL; do
             d9d-infer "${long[@]}" dense.infer.json 2>log &
             pid=$!
-            has_bytes() { part=$(ls $what.part-* 2>/dev/null) && [ "$(stat -c %s "$part")" -gt $((before + 9000)) ]; }
+            has_bytes() { part=$(ls "$what".part-* 2>/dev/null) && [ "$(stat -c %s "$part")" -gt $((before + 9000)) ]; }
             wait_for has_bytes
             kill -s "$signal" "$pid"
             wait "$pid" || true

@@ -275,10 +275,10 @@ static void area_of_several_classes(void **state)
 
 static void numbers_have_errors_and_correlation(void **state)
 {
-    static const double p[] = {1, 5, 2, 5, 6, 5}, t[] = {2, 5, 4, 5, 6, 5}, one[] = {3},
+    static const double p[] = {1, 5, 2, 5, 6, 5}, t[] = {2, 5, 4, 5, 6, 5}, lone[] = {3},
                         other[] = {4}, far[] = {1e200};
     const d9d_predictions b = batch(3, p, 2, t, 2), same = batch(3, t, 2, p, 2),
-                          single = batch(1, one, 1, other, 1), bad = batch(1, far, 1, one, 1);
+                          single = batch(1, lone, 1, other, 1), bad = batch(1, far, 1, lone, 1);
     d9d_arena a = {0};
     d9d_metric *m;
 

@@ -92,7 +92,7 @@ typedef struct d9d_checkpointer_state {
          * (d9d/ckpt/dir/content_hash.h). */
         d9d_hash source;
         d9d_hash reference; /* the same of a task's frozen model, which is in no checkpoint */
-        d9d_hash run; /* of the run's name, where its checkpoints are not in its directory */
+        d9d_hash run;       /* of the run's name, where its checkpoints are not in its directory */
     } origin;
 } d9d_checkpointer_state;
 

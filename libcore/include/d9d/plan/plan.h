@@ -83,7 +83,8 @@ typedef struct d9d_plan_rank {
      * checkpoints, or 0; and prefetched batches, including the largest evaluation's. */
     uint64_t host_optimizer, host_activations, copy, batches;
     uint64_t local; /* host memory of local checkpoints: of this rank and of one of another host */
-    uint64_t state; /* bytes of this rank's state in a checkpoint: of its replicas one writes them */
+    uint64_t
+        state; /* bytes of this rank's state in a checkpoint: of its replicas one writes them */
     uint64_t saved; /* bytes of a checkpoint that all ranks of the stage write */
 } d9d_plan_rank;
 
