@@ -53,7 +53,7 @@ static float from_BF16(const void *p, int64_t i)
 
 static float from_F16(const void *p, int64_t i)
 {
-    return small_float(((const uint16_t *)p)[i], 5, 10, true);
+    return d9d_f16_to_f32(((const uint16_t *)p)[i]);
 }
 
 static float from_F8_E4M3(const void *p, int64_t i)

@@ -74,6 +74,14 @@ d9d_status d9di_dequant_read_floats(const d9di_dequant_item *p, int place, uint6
     return D9D_OK;
 }
 
+void d9di_dequant_span_of_pairs(const d9di_dequant_item *p, uint64_t first, uint64_t n,
+                                uint64_t *at, uint64_t *bytes)
+{
+    (void)p;
+    *at = first / 2;
+    *bytes = (first + n + 1) / 2 - *at;
+}
+
 static bool is_one_call(const d9di_dequant_columns *c)
 {
     return c->stride - c->n <= MAX_GAP;
@@ -234,7 +242,7 @@ static d9d_status tensor_add(d9d_dequant *d, size_t i)
         D9D_TRY(find_other(d, t->name, values, m->suffix[D9DI_DEQUANT_SCALES], &other, &k));
         if (k != D9DI_DEQUANT_NONE)
             return item_add(d, i);
-        if (m->is_values(t->dtype) && is_loaded(t))
+        if ((m->is_values == NULL || m->is_values(t->dtype)) && is_loaded(t))
             return fail_missing(d, i, other);
     }
     d->entries[d->n++].index = i;

@@ -256,14 +256,6 @@ static void run_decode(const d9di_dequant_item *p, const struct run *r, uint64_t
     }
 }
 
-static void span4(const d9di_dequant_item *p, uint64_t first, uint64_t n, uint64_t *at,
-                  uint64_t *bytes)
-{
-    (void)p;
-    *at = first / 2;
-    *bytes = (first + n + 1) / 2 - *at;
-}
-
 static d9d_status runs_decode(const d9di_dequant_item *p, struct run *r, uint64_t first, uint64_t n,
                               unsigned char *dst)
 {
@@ -277,7 +269,7 @@ static d9d_status runs_decode(const d9di_dequant_item *p, struct run *r, uint64_
         uint64_t at, bytes;
 
         k = n < RUN ? n : RUN;
-        span4(p, first, k, &at, &bytes);
+        d9di_dequant_span_of_pairs(p, first, k, &at, &bytes);
         D9D_TRY(d9di_dequant_read(p, VALUES, at, r->packed, bytes));
         D9D_TRY(scales_read(p, r, first / block, (first + k - 1) / block - first / block + 1));
         run_decode(p, r, first, k, dst);
@@ -316,7 +308,7 @@ const d9di_dequant_method d9di_dequant_bnb4 = {
     .configure = configure,
     .shape = shape4,
     .read = read4,
-    .span = span4,
+    .span = d9di_dequant_span_of_pairs,
 };
 
 /* --- 8 bits ----------------------------------------------------------------------------------- */

@@ -460,12 +460,6 @@ static void span(const d9di_dequant_item *p, uint64_t first, uint64_t n, uint64_
     *bytes = d9di_dequant_stored(p, VALUES)->bytes;
 }
 
-static bool is_values(d9d_dtype type)
-{
-    (void)type;
-    return true; /* nothing else is called so */
-}
-
 /* transformers, auto_gptq, GPTQModel, autoawq and AutoRound write these.  Those that the rules do
  * not have say how the weights were quantised, and how they are to be run. */
 static const char *const members[] = {"act_group_aware",
@@ -534,7 +528,6 @@ const d9di_dequant_method d9di_dequant_gptq = {
     .optional = 1u << GROUPS,
     .decoded = ".weight",
     .members = members,
-    .is_values = is_values,
     .configure = gptq_configure,
     .shape = gptq_shape,
     .read = read,
@@ -545,7 +538,6 @@ const d9di_dequant_method d9di_dequant_awq = {
     .suffix = {[VALUES] = ".qweight", [SCALES] = ".scales", [ZEROS] = ".qzeros"},
     .decoded = ".weight",
     .members = members,
-    .is_values = is_values,
     .configure = awq_configure,
     .shape = awq_shape,
     .read = read,

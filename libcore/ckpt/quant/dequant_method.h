@@ -29,7 +29,8 @@ typedef struct d9di_dequant_method {
     const char *decoded;        /* the decoded name's suffix in place of the values' */
     const char *const *hidden;  /* suffixes of tensors that weights do not need; NULL: none */
     const char *const *members; /* of quantization_config; NULL after the last */
-    bool (*is_values)(d9d_dtype type); /* must such a tensor have scales? */
+    /* Must a tensor of this type and such a name have scales?  NULL: nothing else is called so. */
+    bool (*is_values)(d9d_dtype type);
     /* Read what the members say; NULL: they change no weight. */
     d9d_status (*configure)(const json_t *o, const char *where, d9d_quantization *q);
     /* Check the stored tensors, and set the decoded shape.  State is of the arena. */
@@ -73,6 +74,10 @@ static inline float d9di_dequant_round(float x, d9d_dtype type)
            : type == D9D_F16 ? d9d_f16_to_f32(d9d_f16_from_f32(x))
                              : x;
 }
+
+/* The span of numbers of four bits, two a byte, which are counted through the tensor. */
+void d9di_dequant_span_of_pairs(const d9di_dequant_item *p, uint64_t first, uint64_t n,
+                                uint64_t *at, uint64_t *bytes);
 
 /* Columns of a stored matrix: `n` bytes at byte `at` of the first row, and of each of the rows
  * behind it, `stride` bytes apart. */

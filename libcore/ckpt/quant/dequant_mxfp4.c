@@ -221,17 +221,10 @@ static void span(const d9di_dequant_item *p, uint64_t first, uint64_t n, uint64_
     *bytes = ((first + n - 1) / all + 1) * expert - *at;
 }
 
-static bool is_values(d9d_dtype type)
-{
-    (void)type;
-    return true; /* nothing else is called so */
-}
-
 static const char *const members[] = {"quant_method", "modules_to_not_convert", "dequantize", NULL};
 const d9di_dequant_method d9di_dequant_mxfp4 = {.name = "mxfp4",
                                                 .suffix = {"_blocks", "_scales"},
                                                 .members = members,
-                                                .is_values = is_values,
                                                 .shape = shape,
                                                 .read = read,
                                                 .span = span};

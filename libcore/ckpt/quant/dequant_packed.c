@@ -92,14 +92,6 @@ static void run_decode(const d9di_dequant_item *p, const struct run *r, uint64_t
     }
 }
 
-static void span(const d9di_dequant_item *p, uint64_t first, uint64_t n, uint64_t *at,
-                 uint64_t *bytes)
-{
-    (void)p;
-    *at = first / 2;
-    *bytes = (first + n + 1) / 2 - *at;
-}
-
 static d9d_status read(const d9di_dequant_item *p, uint64_t first, uint64_t n, void *dst)
 {
     const uint64_t group = (uint64_t)p->block[1], width = d9d_dtype_size(p->decoded.dtype);
@@ -111,7 +103,7 @@ static d9d_status read(const d9di_dequant_item *p, uint64_t first, uint64_t n, v
         uint64_t at, bytes;
 
         k = n - done < RUN ? n - done : RUN;
-        span(p, from, k, &at, &bytes);
+        d9di_dequant_span_of_pairs(p, from, k, &at, &bytes);
         st = d9di_dequant_read(p, D9DI_DEQUANT_VALUES, at, r->packed, bytes);
         if (st == D9D_OK)
             st = d9di_dequant_read_floats(p, D9DI_DEQUANT_SCALES, base,
@@ -121,12 +113,6 @@ static d9d_status read(const d9di_dequant_item *p, uint64_t first, uint64_t n, v
     }
     free(r);
     return st;
-}
-
-static bool is_values(d9d_dtype type)
-{
-    (void)type;
-    return true; /* nothing else is called so */
 }
 
 static bool is_of(const json_t *o)
@@ -139,8 +125,7 @@ const d9di_dequant_method d9di_dequant_packed = {.name = D9DI_DEQUANT_COMPRESSED
                                                  .suffix = {"_packed", "_scale"},
                                                  .hidden = d9di_dequant_compressed_hidden,
                                                  .members = d9di_dequant_compressed_members,
-                                                 .is_values = is_values,
                                                  .configure = d9di_dequant_compressed_configure,
                                                  .shape = shape,
                                                  .read = read,
-                                                 .span = span};
+                                                 .span = d9di_dequant_span_of_pairs};
