@@ -81,11 +81,17 @@ tally() { # LOG STATUS
         }' "$1"
 }
 
+# Processor seconds of what the shell had waited for when it wrote this.
+cpu_seconds() { # TIMES
+    awk 'NR == 2 { for (i = 1; i < 3; i++) { split($i, t, "[ms]"); s += 60 * t[1] + t[2] } printf "%.2f", s }' "$1"
+}
+
 do_test() { # TEST: run it and leave LOG and LOG.sum behind
     local name log start rc pass fail skip
     name=$(name_of "$1") log=$logs/${name//\//.}.log start=$(now)
     run_one "$1" "$log"
     rc=$?
+    times >"$log.times"
     read -r pass fail skip < <(tally "$log" "$rc")
     {
         flock 9
@@ -95,7 +101,7 @@ do_test() { # TEST: run it and leave LOG and LOG.sum behind
         else
             printf 'ok    %-28s %3d passed' "$name" "$pass"
             [ "$skip" -gt 0 ] && printf ', %d skipped' "$skip"
-            awk -v a="$start" -v b="$(now)" 'BEGIN { printf "  %.2f s\n", b - a }'
+            awk -v a="$start" -v b="$(now)" -v cpu="$(cpu_seconds "$log.times")" 'BEGIN { printf "  %.2f s (%s CPU)\n", b - a, cpu }'
         fi
         awk -v a="$start" -v b="$(now)" -v t="$1" 'BEGIN { printf "%.2f\t%s\n", b - a, t }' >>"$logs/.seconds"
     } 9>"$logs/.lock"
@@ -123,7 +129,7 @@ side_by_side() { # MOST TEST...
     wait
 }
 
-rm -f "$logs"/*.log "$logs"/*.sum
+rm -f "$logs"/*.log "$logs"/*.sum "$logs"/*.times
 together=() alone=()
 for t in "$@"; do
     if grep -qsx '# run.sh: alone' "$t"; then alone+=("$t"); else together+=("$t"); fi
