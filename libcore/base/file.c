@@ -66,7 +66,7 @@ d9d_status d9d_file_open_stream(const char *path, d9d_file *out)
 static d9d_status open_regular(const char *path, int flags, d9d_file *out, uint64_t *bytes)
 {
     struct stat s;
-    d9d_file f;
+    d9d_file f = {.fd = -1};
     d9d_status st;
 
     D9D_TRY(open_file(path, O_RDONLY | O_NONBLOCK | flags, "cannot open", &f));

@@ -16,7 +16,7 @@
 
 enum { MAX_NAME = 255, READ_BLOCK = 1 << 16 };
 
-d9d_status d9di_status_from_errno(int err)
+d9d_status(d9di_status_from_errno)(int err)
 {
     static const struct {
         int err;
