@@ -98,14 +98,15 @@ static int hosts_number(const d9di_checkpointer_local *x, int *host)
     return n;
 }
 
-/* The i-th rank of a host, modulo their number. */
+/* The i-th rank of a host that has some, modulo their number. */
 static int rank_of_host(const int *host, int ranks, int which, int i)
 {
     int n = 0, k = 0, r = 0;
 
     for (int j = 0; j < ranks; j++)
         n += host[j] == which;
-    while (host[r] != which || k++ != i % n)
+    i = n > 0 ? i % n : 0;
+    while (host[r] != which || k++ != i)
         r++;
     return r;
 }
