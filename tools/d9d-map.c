@@ -5,9 +5,7 @@
 static const char *const layout_names[] = {"other", "d9d", "hf", NULL};
 static const char *const experts[] = {"as-before", "per-expert", "fused", NULL};
 static const char *const dtype_names[] = {"as-before", "float32", "bfloat16", "float16", NULL};
-
 static const char *const overflow_names[] = {"error", "saturate", "inf", NULL};
-
 static const struct map_opts defaults = {.shard_size = (int64_t)D9D_SHARD_BYTES};
 
 #define MAP_OPTIONS                                                                                \
@@ -25,7 +23,9 @@ static const struct map_opts defaults = {.shard_size = (int64_t)D9D_SHARD_BYTES}
 #define MAPPER_OPTION                                                                              \
     TOOL_OPT(struct map_opts, mapper, STRING, "mapper", 0, "SPEC.json",                            \
              "map as this d9d.mapper.v1 description says, whatever the model"),                    \
-        TOOL_OPT(struct map_opts, adapter, STRING, "adapter", 0, "DIR", "merge adapters")
+        TOOL_OPT(struct map_opts, adapter, STRING, "adapter", 0, "DIR", "merge adapters"),         \
+        TOOL_OPT(struct map_opts, into, STRING, "into", 0, "DIR",                                  \
+                 "the weights go into the HuggingFace folder DIR, whose other parts DST has too")
 #define PLUGIN_OPTION                                                                              \
     TOOL_OPT(struct map_opts, plugins, LIST, "plugin", 0, "LIB.so",                                \
              "a plugin whose families of models and adapters are read too; may be repeated")

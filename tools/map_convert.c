@@ -31,6 +31,7 @@ d9d_status map_convert_opts(const tool_run *r, const struct map_opts *o, d9d_plu
                               .shard_bytes = (uint64_t)o->shard_size,
                               .mapper = o->mapper,
                               .adapter = o->adapter,
+                              .into = o->into,
                               .config = r->n_args > 0 ? o->model : NULL,
                               .log = r->log};
     out->adapter_kinds = d9d_plugins_adapter_kinds(plugins);
@@ -66,7 +67,7 @@ static d9d_status check_same_files(tool_run *r, const struct map_opts *o, const 
                                    const d9d_plugins *plugins, d9d_bootstrap *bootstrap)
 {
     const size_t n = d9d_plugins_count(plugins);
-    const char **from = d9d_arena_alloc(&r->arena, (n + 4) * sizeof(*from));
+    const char **from = d9d_arena_alloc(&r->arena, (n + 5) * sizeof(*from));
 
     if (from == NULL)
         return D9D_FAIL(D9D_ENOMEM, "no memory for the names of files");
@@ -74,9 +75,10 @@ static d9d_status check_same_files(tool_run *r, const struct map_opts *o, const 
     from[1] = o->model;
     from[2] = o->mapper;
     from[3] = o->adapter;
+    from[4] = o->into;
     for (size_t i = 0; i < n; i++)
-        from[4 + i] = d9d_plugins_file(plugins, i);
-    return d9d_job_check_same_files(bootstrap, from, n + 4);
+        from[5 + i] = d9d_plugins_file(plugins, i);
+    return d9d_job_check_same_files(bootstrap, from, n + 5);
 }
 
 /* Opens the conversion on all ranks.  All have the same plan; each makes its share of the

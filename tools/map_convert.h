@@ -10,7 +10,7 @@ struct map_opts {
     int to, experts, dtype, overflow;
     int64_t shard_size, jobs, seed;
     bool force, dot, all, boxes, no_manifest;
-    const char *model, *mapper, *adapter, *golden, *task;
+    const char *model, *mapper, *adapter, *into, *golden, *task;
     tool_list plugins;
 };
 

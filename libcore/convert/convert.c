@@ -15,6 +15,8 @@
 #include "d9d/model/weights/random_weights.h"
 #include "d9d/models/models.h"
 
+#include "convert/convert_into.h"
+
 struct d9d_convert {
     d9d_convert_opts opt;
     d9d_arena arena;
@@ -32,6 +34,7 @@ struct d9d_convert {
     d9d_dtype decoded;
     d9d_checkpoint *ckpt;
     d9d_random_weights *random;
+    d9di_convert_into *into;    /* NULL without opt.into */
     d9d_convert *shapes;        /* a conversion whose outputs are a source with shapes only */
     d9d_adapters *adapters;     /* read from opt.adapter */
     d9d_adapters_merge *merged; /* NULL without adapters */
@@ -56,6 +59,8 @@ static d9d_weights_layout output_layout(const d9d_convert *c)
 
     if (c->doc == NULL)
         return D9D_LAYOUT_D9D;
+    if (c->into != NULL)
+        return d9di_convert_into_layout(c->into);
     if (to == D9D_CONVERT_OTHER)
         to = c->from == D9D_LAYOUT_D9D ? D9D_CONVERT_HF : D9D_CONVERT_D9D;
     if (to == D9D_CONVERT_D9D)
@@ -112,9 +117,13 @@ static d9d_status set_layout_mark(const d9d_convert *c, json_t *doc)
 
 /* --- opening ------------------------------------------------------------------------------ */
 
+static const d9d_table *const *choices_of(const d9d_convert *c)
+{
+    return c->opt.choices != NULL ? c->opt.choices : d9d_model_choices;
+}
+
 static d9d_status read_config(d9d_convert *c, const char *path)
 {
-    const d9d_table *const *choices = c->opt.choices != NULL ? c->opt.choices : d9d_model_choices;
     const char *file, *beside;
 
     D9D_TRY(d9d_hf_config_locate(path, &c->arena, &file, &beside));
@@ -124,7 +133,7 @@ static d9d_status read_config(d9d_convert *c, const char *path)
     }
     c->config_path = file;
     D9D_TRY(d9d_hf_config_load(file, &c->doc));
-    D9D_TRY(d9d_model_spec_of(choices, c->doc, file, &c->arena, &c->own));
+    D9D_TRY(d9d_model_spec_of(choices_of(c), c->doc, file, &c->arena, &c->own));
     c->model = &c->own;
     return d9d_hf_config_dtype(c->doc, file, D9D_F32, &c->dtype);
 }
@@ -140,7 +149,7 @@ static d9d_status make_plan(d9d_convert *c, const char *name, const char *mapper
                              .cast_to = c->opt.dtype,
                              .overflow = c->opt.overflow,
                              .keep_suffix = c->spec == NULL ? "." D9D_ROUTER_BIAS : NULL,
-                             .floating = c->spec == NULL,
+                             .floating = c->spec == NULL && c->into == NULL,
                              .source = name,
                              .mapper = mapper,
                              .on_problem = log_problem,
@@ -173,6 +182,31 @@ static void warn_of_left_out(const d9d_convert *c, const char *name)
     }
 }
 
+/* Say what comes from the folder that the weights go into. */
+static void say_taken(const d9d_convert *c)
+{
+    for (size_t i = 0; i < D9D_FAMILY_LEFT_OUT; i++) {
+        const char *what;
+        const size_t n = d9di_convert_into_count(c->into, i, &what);
+
+        if (n > 0)
+            d9d_log_info(c->opt.log, "%s: %zu tensor%s of %s go%s along",
+                         d9di_convert_into_dir(c->into), n, D9D_PLURAL(n), what,
+                         n == 1 ? "es" : "");
+    }
+}
+
+/* Plan the weights' way into the folder. */
+static d9d_status plan_into(d9d_convert *c, const char *name)
+{
+    D9D_TRY(d9di_convert_into_check_model(c->into, c->model, c->config_path));
+    D9D_TRY(d9di_convert_into_add(c->into, c->mapper, &c->source));
+    D9D_TRY(make_plan(c, name, model_name(c)));
+    D9D_TRY(d9di_convert_into_check_plan(c->into, c->plan));
+    say_taken(c);
+    return D9D_OK;
+}
+
 static d9d_status plan_model(d9d_convert *c, const char *name)
 {
     const d9d_model_provider *p = c->model->provider;
@@ -183,7 +217,7 @@ static d9d_status plan_model(d9d_convert *c, const char *name)
         p->infer((void *)(uintptr_t)c->own.config, &c->source);
     c->to = output_layout(c);
     D9D_TRY(d9d_model_mapper(c->model, D9D_WHOLE_MODEL, &c->source, c->to, &c->mapper));
-    return make_plan(c, name, model_name(c));
+    return c->into != NULL ? plan_into(c, name) : make_plan(c, name, model_name(c));
 }
 
 static d9d_status plan_spec(d9d_convert *c, const char *name)
@@ -275,6 +309,8 @@ static d9d_status open_files(d9d_convert *c, const char *src)
     } else {
         D9D_TRY(c->spec != NULL ? read_any_config(c) : read_config(c, c->src));
     }
+    if (c->opt.into != NULL)
+        D9D_TRY(d9di_convert_into_open(c->opt.into, choices_of(c), &c->into));
     return open_tensors(c);
 }
 
@@ -361,6 +397,19 @@ static d9d_status open_shapes(d9d_convert *c, const char *config)
 
 /* --- open and close -------------------------------------------------------------------------- */
 
+/* The folder decides the layout. */
+static d9d_status check_into(const d9d_convert_opts *opt)
+{
+    if (opt->mapper != NULL)
+        return D9D_FAIL(
+            D9D_ECONFIG,
+            "%s: says what becomes of every tensor; --into %s cannot be asked for besides",
+            opt->mapper, opt->into);
+    if (opt->to == D9D_CONVERT_D9D || opt->expert_layout != D9D_CONVERT_EXPERTS_UNCHANGED)
+        return D9D_FAIL(D9D_ECONFIG, "--into %s: the layout is that of this folder", opt->into);
+    return D9D_OK;
+}
+
 static d9d_status create_convert(const d9d_convert_opts *opt, d9d_convert **out)
 {
     d9d_convert *c = calloc(1, sizeof(*c));
@@ -369,6 +418,8 @@ static d9d_status create_convert(const d9d_convert_opts *opt, d9d_convert **out)
         return D9D_FAIL(D9D_ENOMEM, "convert: out of memory");
     c->opt = *opt;
     *out = c;
+    if (opt->into != NULL)
+        D9D_TRY(check_into(opt));
     if (opt->mapper == NULL)
         return D9D_OK;
     if (opt->adapter != NULL)
@@ -453,6 +504,7 @@ void d9d_convert_close(d9d_convert *c)
     d9d_adapters_free(c->adapters);
     d9d_checkpoint_close(c->ckpt);
     d9d_random_weights_close(c->random);
+    d9di_convert_into_close(c->into);
     d9d_convert_close(c->shapes);
     d9d_mapper_spec_free(c->spec);
     json_decref(c->doc);
@@ -508,6 +560,39 @@ static d9d_status change_config(const d9d_convert *c, json_t *doc)
     return sets && now != to ? d9d_hf_config_set_dtype(doc, to) : D9D_OK;
 }
 
+/* Give a document and the parts of a multimodal one a dtype, where they say one. */
+static d9d_status set_dtypes(json_t *doc, d9d_dtype to)
+{
+    const char *name;
+    json_t *v;
+
+    json_object_foreach(doc, name, v)
+    {
+        if (json_object_get(v, "dtype") != NULL || json_object_get(v, "torch_dtype") != NULL)
+            D9D_TRY(d9d_hf_config_set_dtype(v, to));
+    }
+    return d9d_hf_config_set_dtype(doc, to);
+}
+
+/* The folder's own config.json. */
+static d9d_status add_folder_config(const d9d_convert *c, d9d_shard_sink *s)
+{
+    json_t *doc = d9di_convert_into_config(c->into);
+    d9d_buf text = {0};
+    d9d_status st = D9D_OK;
+
+    if (doc == NULL)
+        return D9D_FAIL(D9D_ENOMEM, "config.json: out of memory");
+    if (c->opt.cast)
+        D9D_TRY_OR(st, set_dtypes(doc, c->opt.dtype), out);
+    D9D_TRY_OR(st, d9d_hf_config_text(doc, d9di_convert_into_config_path(c->into), &text), out);
+    st = d9d_shard_sink_text(s, D9D_HF_CONFIG_NAME, text.data, text.len);
+out:
+    d9d_buf_release(&text);
+    json_decref(doc);
+    return st;
+}
+
 /* Add the config.json that belongs to the weights. */
 static d9d_status add_config(const d9d_convert *c, d9d_shard_sink *s)
 {
@@ -529,23 +614,64 @@ out:
     return st;
 }
 
+/* The model's other files: names, and paths, as many. */
+typedef struct aux_files {
+    D9D_VEC(const char *) name, path;
+} aux_files;
+
+static void aux_files_release(aux_files *f)
+{
+    D9D_VEC_RELEASE(&f->name);
+    D9D_VEC_RELEASE(&f->path);
+}
+
+static bool has_file(const aux_files *f, const char *name)
+{
+    for (size_t i = 0; i < f->name.len; i++)
+        if (strcmp(f->name.data[i], name) == 0)
+            return true;
+    return false;
+}
+
+/* Add the files of a folder (NULL: none) that are not yet there. */
+static d9d_status aux_files_add(const char *dir, d9d_arena *a, const d9d_log *log, aux_files *f)
+{
+    d9d_fs_names names = {0};
+
+    if (dir == NULL)
+        return D9D_OK;
+    D9D_TRY(d9d_checkpoint_aux_files(dir, a, log, &names));
+    for (size_t i = 0; i < names.n; i++) {
+        const char *path = d9d_fs_join(a, dir, names.name[i]);
+
+        if (path == NULL)
+            return D9D_FAIL(D9D_ENOMEM, "%s: out of memory", dir);
+        if (has_file(f, names.name[i]))
+            continue;
+        D9D_TRY(D9D_VEC_PUSH(&f->name, names.name[i]));
+        D9D_TRY(D9D_VEC_PUSH(&f->path, path));
+    }
+    return D9D_OK;
+}
+
+/* The source's files, then those of the folder that the weights go into; released by the caller
+ * also after a failure. */
+static d9d_status aux_files_list(const d9d_convert *c, d9d_arena *a, const d9d_log *log,
+                                 aux_files *f)
+{
+    D9D_TRY(aux_files_add(c->aux_dir, a, log, f));
+    return aux_files_add(c->into != NULL ? d9di_convert_into_dir(c->into) : NULL, a, log, f);
+}
+
 static d9d_status add_aux_files(const d9d_convert *c, d9d_shard_sink *s, const d9d_log *log)
 {
     d9d_arena a = {0};
-    d9d_fs_names names = {0};
-    d9d_status st;
+    aux_files f = {0};
+    d9d_status st = aux_files_list(c, &a, log, &f);
 
-    D9D_TRY_OR(st, d9d_checkpoint_aux_files(c->aux_dir, &a, log, &names), out);
-    for (size_t i = 0; i < names.n; i++) {
-        const char *path = d9d_fs_join(&a, c->aux_dir, names.name[i]);
-
-        if (path == NULL) {
-            st = D9D_FAIL(D9D_ENOMEM, "%s: out of memory", c->aux_dir);
-            goto out;
-        }
-        D9D_TRY_OR(st, d9d_shard_sink_copy(s, names.name[i], path), out);
-    }
-out:
+    for (size_t i = 0; i < f.name.len && st == D9D_OK; i++)
+        st = d9d_shard_sink_copy(s, f.name.data[i], f.path.data[i]);
+    aux_files_release(&f);
     d9d_arena_release(&a);
     return st;
 }
@@ -565,18 +691,26 @@ static d9d_status agree_status(const d9d_convert_run_opts *opt, d9d_status st)
 /* Hash the content of the auxiliary files. */
 static d9d_status hash_aux_files(const d9d_convert *c, d9d_arena *a, d9d_hasher *h)
 {
-    d9d_fs_names names = {0};
+    aux_files f = {0};
+    d9d_status st = aux_files_list(c, a, NULL, &f);
 
-    D9D_TRY(d9d_checkpoint_aux_files(c->aux_dir, a, NULL, &names));
-    for (size_t i = 0; i < names.n; i++) {
-        const char *path = d9d_fs_join(a, c->aux_dir, names.name[i]);
+    for (size_t i = 0; i < f.path.len && st == D9D_OK; i++) {
         d9d_hash file;
 
-        if (path == NULL)
-            return D9D_FAIL(D9D_ENOMEM, "%s: out of memory", c->aux_dir);
-        D9D_TRY(d9d_content_hash_file(path, &file));
-        d9d_hasher_add(h, &file, sizeof(file));
+        st = d9d_content_hash_file(f.path.data[i], &file);
+        if (st == D9D_OK)
+            d9d_hasher_add(h, &file, sizeof(file));
     }
+    aux_files_release(&f);
+    return st;
+}
+
+static d9d_status hash_checkpoint(const char *dir, int jobs, d9d_hasher *h)
+{
+    d9d_hash of;
+
+    D9D_TRY(d9d_content_hash_checkpoint(dir, jobs, &of));
+    d9d_hasher_add(h, &of, sizeof(of));
     return D9D_OK;
 }
 
@@ -591,12 +725,11 @@ static d9d_status hash_inputs(const d9d_convert *c, int jobs, d9d_hash *out)
     D9D_TRY(d9d_hasher_create(&h));
     D9D_TRY_OR(st, d9d_map_plan_fingerprint(c->plan, &of), out);
     d9d_hasher_add(h, &of, sizeof(of));
-    if (c->ckpt != NULL) {
-        D9D_TRY_OR(st, d9d_content_hash_checkpoint(c->src, jobs, &of), out);
-        d9d_hasher_add(h, &of, sizeof(of));
-    }
-    if (c->aux_dir != NULL)
-        D9D_TRY_OR(st, hash_aux_files(c, &a, h), out);
+    if (c->ckpt != NULL)
+        D9D_TRY_OR(st, hash_checkpoint(c->src, jobs, h), out);
+    if (c->into != NULL)
+        D9D_TRY_OR(st, hash_checkpoint(d9di_convert_into_dir(c->into), jobs, h), out);
+    D9D_TRY_OR(st, hash_aux_files(c, &a, h), out);
     *out = d9d_hasher_digest(h);
 out:
     d9d_hasher_free(h);
@@ -661,9 +794,8 @@ static d9d_status open_sink(const d9d_convert *c, const char *dir, d9d_hash inpu
 
     D9D_TRY(make_fingerprint(c, inputs, &key));
     D9D_TRY(d9d_shard_sink_create(dir, c->opt.shard_bytes, &s));
-    D9D_TRY_OR(st, add_config(c, s), out);
-    if (c->aux_dir != NULL)
-        D9D_TRY_OR(st, add_aux_files(c, s, is_root(opt) ? opt->log : NULL), out);
+    D9D_TRY_OR(st, c->into != NULL ? add_folder_config(c, s) : add_config(c, s), out);
+    D9D_TRY_OR(st, add_aux_files(c, s, is_root(opt) ? opt->log : NULL), out);
     d9d_shard_sink_resume(s, key, opt->log);
     if (opt->bootstrap != NULL)
         d9d_shard_sink_ranks(s, opt->bootstrap);
@@ -702,6 +834,8 @@ static d9d_status open_dir(const d9d_convert *c, const char *dst, const d9d_conv
         return d9d_outdir_join(o, dst);
     if (c->src != NULL && opt->replace)
         D9D_TRY(d9d_outdir_check_disjoint(dst, c->src));
+    if (c->into != NULL && opt->replace)
+        D9D_TRY(d9d_outdir_check_disjoint(dst, d9di_convert_into_dir(c->into)));
     D9D_TRY(d9d_outdir_begin(o, dst, D9D_OUTDIR_KEEP | (opt->replace ? D9D_OUTDIR_REPLACE : 0),
                              d9d_checkpoint_kind()));
     return d9d_outdir_lock(o);

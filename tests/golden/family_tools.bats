@@ -202,6 +202,98 @@ LIST
     [[ $output == *"scale_of_text: 2: mistral3 does not know this field"* ]]
 }
 
+# Trained weights are stood for by random ones, whose folder has a file more.
+@test "weights go into the folder that they are a part of, whose rest stays as it is" {
+    while read -r type case prefix head; do
+        multimodal "$type" "$case" "$prefix" "$head"
+        rm -rf new* back both both-*
+        echo '{"of": "the folder"}' | tee multi/preprocessor_config.json >multi/generation_config.json
+        d9d-map -q --to d9d multi multi-own
+        d9d-map --into multi multi-own back 2>log
+        grep -Eq '^d9d-map: multi: [1-9][0-9]* tensors of the vision model go along$' log
+        d9d-map -q diff multi back
+        for f in config.json preprocessor_config.json generation_config.json; do cmp "multi/$f" "back/$f"; done
+        d9d-map -q --to hf multi-own multi-text
+        for source in multi-own:d9d multi-text:hf; do
+            rm -rf new both both-own
+            d9d-map -q init --to "${source#*:}" --seed 5 --model multi-text/config.json new
+            echo '{"of": "the weights"}' >new/generation_config.json
+            d9d-map -q --into multi new both
+            grep -q 'the weights' both/generation_config.json
+            cmp multi/config.json both/config.json
+            d9d-map -q --to d9d both both-own
+            [ "${source#*:}" = d9d ] || d9d-map -q --to d9d new new-own
+            d9d-map -q diff "$([ "${source#*:}" = d9d ] && echo new || echo new-own)" both-own
+            run d9d-map diff multi both
+            [ "$(grep -c 'only in' <<<"$output")" -eq 0 ]
+            [ "$(grep -c 'model\.visual' <<<"$output")" -eq 0 ]
+        done
+    done <<LIST
+qwen3_5 qwen3_5 model.language_model.
+gemma3 gemma3_odd language_model.model. language_model.
+mistral3 ministral3 language_model.model. language_model.
+LIST
+    # layers of multi-token prediction, experts in one tensor, and two ranks
+    sed -E 's/"num_hidden_layers": [0-9]+/"num_hidden_layers": 3/; s/"num_nextn_predict_layers": [0-9]+/"num_nextn_predict_layers": 1/' \
+        "$golden/glm4_moe/config.json" >three.json
+    for experts in per-expert fused; do
+        rm -rf mtp* into
+        d9d-map -q init --expert-layout $experts --model three.json mtp
+        sed -i 's/"num_hidden_layers": 3/"num_hidden_layers": 2/' mtp/config.json
+        rm mtp/manifest.json
+        d9d-map -q --to d9d mtp mtp-own
+        mpirun -q -n 2 --oversubscribe d9d-map -q --into mtp mtp-own into
+        d9d-map -q diff mtp into
+        [ "$(d9d-map plan --into mtp mtp-own | grep -c '> .*layers\.2\.')" -gt 5 ]
+    done
+}
+
+# other NAME SED: multi-own as another model.
+other() {
+    rm -rf "$1"
+    cp -r multi-own "$1"
+    sed -i "$2" "$1/config.json"
+}
+
+@test "weights that do not belong into a folder are refused" {
+    multimodal qwen3_5 qwen3_5 model.language_model.
+    d9d-map -q --to d9d multi multi-own
+    d9d-map -q --to hf multi-own multi-text
+    bats_require_minimum_version 1.5.0
+    into() { run -"$1" --separate-stderr d9d-map -q "${@:3}" none && echo "$stderr" && [[ $stderr == *"$2"* ]] && [ ! -e none ]; }
+    other theta 's/"rope_theta": [0-9.e]*/"rope_theta": 77/'
+    into 2 'theta/config.json is of another model than multi/config.json: rope_theta is ' --into multi theta
+    other eps 's/"rms_norm_eps": [0-9.e-]*/"rms_norm_eps": 0.5/'
+    into 2 'rms_norm_eps is 1e-06 there, and 0.5 here' --into multi eps
+    other same 's/"attention_dropout": [0-9.]*/"attention_dropout": 0.5/; s/"initializer_range": [0-9.]*/"initializer_range": 0.5/'
+    d9d-map -q --into multi same fine
+    d9d-map -q --to d9d "$golden/gemma3_odd" gemma
+    into 2 'gemma/config.json is of gemma3, and multi/config.json of qwen3_5' --into multi gemma
+    into 2 'not found: nowhere: is no folder of a model' --into nowhere multi-own
+    into 2 'multi-own: has the layout d9d' --into multi-own multi-text
+    into 2 '--into multi: the layout is that of this folder' --to d9d --into multi multi-text
+    into 2 '--into multi: the layout is that of this folder' --expert-layout fused --into multi multi-own
+    into 2 'spec.json: says what becomes of every tensor; --into multi' --mapper spec.json --into multi multi-own
+    d9d-map -q --to d9d --dtype bfloat16 multi half
+    d9d-map -q --dtype bfloat16 --into multi multi-own small
+    d9d-map -q --to d9d small small-own
+    d9d-map -q diff half small-own
+    # types are the folder's
+    d9d-map -q --to d9d --dtype float32 multi long
+    d9d-map -q --into multi long long-back
+    d9d-map -q diff multi long-back
+    # a tensor that is of no part, and one that the folder lacks
+    sed 's/model\.visual/model.audio/' spec.json >audio.json
+    d9d-map -q --mapper audio.json "$golden/qwen3_5" audio
+    cp multi/config.json audio/
+    into 2 'audio: model.audio.' --into audio multi-own
+    [[ $stderr == *' is no tensor of the model, nor of a part beside it' ]]
+    sed 's/{"op": "rename", "from": "model.norm.weight".*/{"op": "drop", "from": "model.norm.weight"},/' spec.json >bare.json
+    d9d-map -q --mapper bare.json "$golden/qwen3_5" bare
+    cp multi/config.json bare/
+    into 2 'bare: has no tensor model.language_model.norm.weight' --into bare multi-own
+}
+
 # losses_of CASE DATA STEPS LR SOURCE [MEMBER]: of a training run, one a line; its folder is run-few.
 losses_of() {
     rm -rf run-few

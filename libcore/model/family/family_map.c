@@ -89,7 +89,7 @@ void d9d_family_infer(void *config, const d9d_tensor_source *src)
 
 /* --- parameters ---------------------------------------------------------------------------- */
 
-static d9d_hf_naming naming_of(const d9d_family_config *c)
+d9d_hf_naming d9di_family_naming(const d9d_family_config *c)
 {
     return (d9d_hf_naming){c->family->name, c->family->tensors, parts_of(c->family), c->dims};
 }
@@ -116,7 +116,7 @@ static d9d_status param_push(param_list *l, const char *name, d9d_shape shape, b
 /* Parameters that a task adds have one name in all layouts, unless a row of the family has them. */
 static bool is_left_out(const d9d_family_config *c, const d9d_param *p)
 {
-    const d9d_hf_naming naming = naming_of(c);
+    const d9d_hf_naming naming = d9di_family_naming(c);
 
     return p->spec.from_task && !d9d_hf_has_row(&naming, p->name);
 }
@@ -211,7 +211,7 @@ static d9d_status map_files(const d9d_family_config *model, const d9d_family_con
                             d9d_stage stage, const d9d_hf_mapping *mapping,
                             const d9d_tensor_source *own, d9d_mapper **out)
 {
-    const d9d_hf_naming naming = naming_of(c);
+    const d9d_hf_naming naming = d9di_family_naming(c);
     param_list l = {.c = c,
                     .own = own,
                     .add_embed = mapping->to_own && lacks_tied_embed(model, c, stage),
@@ -261,7 +261,7 @@ static bool is_other_head(const d9d_family_config *c, const char *name)
 /* Is it of a layer behind the last? */
 static bool is_mtp_layer(const d9d_family_config *c, const char *name)
 {
-    const d9d_hf_naming naming = naming_of(c);
+    const d9d_hf_naming naming = d9di_family_naming(c);
     const int64_t layer = d9d_hf_layer_of(&naming, name);
 
     return c->family->mtp_layers && layer >= ((const d9d_family_dims *)c->dims)->num_hidden_layers;
@@ -291,11 +291,11 @@ static bool is_left_out_as(const d9d_family_config *c, size_t part, const char *
     return part == 0 && is_mtp_layer(c, name);
 }
 
-static bool is_of_left_out_part(const d9d_family_config *c, const char *name)
+bool d9d_family_is_left_out(const void *config, const char *name)
 {
     size_t part = 0;
 
-    while (part < D9D_FAMILY_LEFT_OUT && !is_left_out_as(c, part, name))
+    while (part < D9D_FAMILY_LEFT_OUT && !is_left_out_as(config, part, name))
         part++;
     return part < D9D_FAMILY_LEFT_OUT;
 }
@@ -318,7 +318,7 @@ size_t d9d_family_left_out(const void *config, const d9d_tensor_source *src, siz
 static d9d_status drops_add(const d9d_family_config *model, const d9d_family_config *c,
                             const d9d_tensor_source *src, d9d_mapper *m)
 {
-    const d9d_hf_naming naming = naming_of(c);
+    const d9d_hf_naming naming = d9di_family_naming(c);
     const bool tied = ((const d9d_family_dims *)c->dims)->tie_word_embeddings &&
                       d9d_head_is_lm(c->head) && !c->tied_copy;
 
@@ -326,7 +326,7 @@ static d9d_status drops_add(const d9d_family_config *model, const d9d_family_con
         const char *name = src->at(src->self, i)->name;
 
         if ((tied && d9di_family_is_lm_head(c, name)) || is_other_head(model, name) ||
-            is_of_left_out_part(c, name) || d9d_hf_is_unused(&naming, name))
+            d9d_family_is_left_out(c, name) || d9d_hf_is_unused(&naming, name))
             D9D_TRY(d9d_mapper_drop(m, name));
     }
     return D9D_OK;
@@ -429,7 +429,7 @@ out:
 d9d_status d9d_family_matrices(const void *config, d9d_arena *a, d9d_model_matrices *out)
 {
     const d9d_family_config *c = config;
-    const d9d_hf_naming naming = naming_of(c);
+    const d9d_hf_naming naming = d9di_family_naming(c);
     param_list l = {.c = c};
     d9d_status st = params_list(&l, D9D_WHOLE_MODEL);
     const d9d_hf_params params = params_of(&l);

@@ -11,6 +11,9 @@ d9d_status d9di_family_head_read(const json_t *doc, const char *where, d9d_famil
 /* The shape of a model of this configuration. */
 d9d_decoder_shape d9di_family_shape(const d9d_family_config *c);
 
+/* What its tensors are called in HuggingFace's files. */
+d9d_hf_naming d9di_family_naming(const d9d_family_config *c);
+
 /* Is a tensor of this name of the model's own head, in files or here?  Its bias is not. */
 bool d9di_family_is_lm_head(const d9d_family_config *c, const char *name);
 /* ECONFIG, with the fields that decide it, for a RoPE that cannot be computed: of an odd number of

@@ -585,8 +585,9 @@ static d9d_status rope_fold(const d9d_hf_family *f, json_t *doc, const char *whe
                : D9D_FAIL(D9D_ENOMEM, "%s: out of memory", where);
 }
 
-d9d_status d9d_hf_family_bind(const d9d_hf_family *f, const json_t *doc, const char *where,
-                              d9d_arena *a, void *out)
+/* The fields that are read, under the names of the family's keys; a new reference. */
+static d9d_status fields_fold(const d9d_hf_family *f, const json_t *doc, const char *where,
+                              json_t **out)
 {
     json_t *one;
     d9d_status st;
@@ -596,7 +597,32 @@ d9d_status d9d_hf_family_bind(const d9d_hf_family *f, const json_t *doc, const c
     if (st == D9D_OK)
         st = rope_fold(f, one, where);
     if (st == D9D_OK)
-        st = d9d_config_bind(f->dims, one, where, NULL, a, out);
+        *out = one;
+    else
+        json_decref(one);
+    return st;
+}
+
+d9d_status d9d_hf_family_bind(const d9d_hf_family *f, const json_t *doc, const char *where,
+                              d9d_arena *a, void *out)
+{
+    json_t *one;
+    d9d_status st;
+
+    D9D_TRY(fields_fold(f, doc, where, &one));
+    st = d9d_config_bind(f->dims, one, where, NULL, a, out);
+    json_decref(one);
+    return st;
+}
+
+d9d_status d9d_hf_family_resolve(const d9d_hf_family *f, const json_t *doc, const char *where,
+                                 json_t **out)
+{
+    json_t *one;
+    d9d_status st;
+
+    D9D_TRY(fields_fold(f, doc, where, &one));
+    st = d9d_config_resolve(f->dims, one, where, NULL, out);
     json_decref(one);
     return st;
 }

@@ -43,6 +43,11 @@ typedef struct d9d_convert_opts {
     /* For a source without a config.json, such as a training checkpoint: the model's config.json,
      * or the directory that has it, whose other files are copied too.  NULL: the source's own. */
     const char *config;
+    /* A HuggingFace folder of the same model, of which the output has all that the family does not
+     * compute, such as the vision model of a multimodal one: those tensors, config.json, and the
+     * files that the source lacks.  Layout and types are the folder's.  With `mapper`, `expert_layout` or
+     * the layout D9D it is ECONFIG.  NULL: none. */
+    const char *into;
     /* Adapters to merge (d9d/model/lora/adapters.h): a directory, or adapters in memory, borrowed;
      * NULL: none. */
     const char *adapter;

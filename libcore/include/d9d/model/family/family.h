@@ -281,6 +281,7 @@ D9D_API d9d_weights_layout d9d_family_layout(const d9d_tensor_source *src);
 enum { D9D_FAMILY_LEFT_OUT = 3 };
 D9D_API size_t d9d_family_left_out(const void *config, const d9d_tensor_source *src, size_t part,
                                    const char **what);
+D9D_API bool d9d_family_is_left_out(const void *config, const char *name);
 /* EMISMATCH if a source of a tied model has a head of other numbers than its embedding.  Both are
  * read, or `sampled`, up to 1 MiB of each as float32; tensors without a shape yet are not. */
 D9D_API D9D_MUST_USE d9d_status d9d_family_check_tied(const void *config,
@@ -290,6 +291,18 @@ D9D_API bool d9d_family_has_fused_layout(const d9d_family *f);
 D9D_API D9D_MUST_USE d9d_status d9d_family_mapper(const void *config, d9d_stage stage,
                                                   const d9d_tensor_source *src,
                                                   d9d_weights_layout to, d9d_mapper **out);
+/* Rename what a mapper to HuggingFace's layout makes as tensors of `files` are named, those of a
+ * multimodal model among them. */
+D9D_API D9D_MUST_USE d9d_status d9d_family_rename_as(const void *config,
+                                                     const d9d_tensor_source *files, d9d_mapper *m);
+/* Is a tensor of `files`, a HuggingFace folder of this model, one that a mapper need not make?  It
+ * is no part of the model, or the copy of a tied embedding. */
+D9D_API bool d9d_family_is_spare(const void *config, const char *name);
+/* ECONFIG unless both compute the same model, of weights that they do not know; `where` and
+ * `other_where` are their files.  Dropout, the deviation of random weights and the row of padding
+ * may differ. */
+D9D_API D9D_MUST_USE d9d_status d9d_family_check_equal(const void *config, const char *where,
+                                                       const void *other, const char *other_where);
 D9D_API D9D_MUST_USE d9d_status d9d_family_matrices(const void *config, d9d_arena *a,
                                                     d9d_model_matrices *out);
 D9D_API D9D_MUST_USE d9d_status d9d_family_tensors(const void *config, d9d_arena *a,

@@ -130,6 +130,9 @@ D9D_API D9D_MUST_USE d9d_status d9d_hf_family_select(const d9d_hf_family *f, con
 /* Read `dims` from a checked document, into the arena (d9d_hf_family.dims is not NULL). */
 D9D_API D9D_MUST_USE d9d_status d9d_hf_family_bind(const d9d_hf_family *f, const json_t *doc,
                                                    const char *where, d9d_arena *a, void *out);
+/* The same as a document: the keys of `dims` with every default filled in; a new reference. */
+D9D_API D9D_MUST_USE d9d_status d9d_hf_family_resolve(const d9d_hf_family *f, const json_t *doc,
+                                                      const char *where, json_t **out);
 
 #ifdef __cplusplus
 }
