@@ -252,6 +252,8 @@ static d9d_status find_targets(d9di_infer_rows *r, const d9d_infer_task_row *x,
 
         return class >= 0 ? D9D_VEC_PUSH(&r->target, (double)class) : D9D_OK;
     }
+    if (values == NULL)
+        return D9D_OK;
     values += x->seq * h->columns;
     for (int64_t i = 0; i < h->columns && d9d_field_row_is_present(values, h->columns); i++)
         D9D_TRY(D9D_VEC_PUSH(&r->target, (double)values[i]));

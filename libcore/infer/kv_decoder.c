@@ -346,7 +346,7 @@ static d9d_status give_passed(d9di_kv_decoder *d, const decoder_stage *s, const 
 
         D9D_TRY(d9d_model_stage_tensor(m, &s->given[i], in, &of));
         D9D_TRY(d9d_stage_tensor_check(&of, x, m->stage.index));
-        if (to != e->pipe.rank)
+        if (x != NULL && to != e->pipe.rank)
             D9D_TRY(d9d_comm_send(e->pipe.down, e->dev->stream, of.name, x->dtype,
                                   d9d_tensor_data(x), d9d_tensor_numel(x), to));
     }

@@ -104,7 +104,7 @@ d9d_status d9d_block_vocab_logits(d9d_block_vocab *b, d9d_tape *t, d9d_var *h,
 d9d_status d9d_block_vocab_local_logits(d9d_block_vocab *b, d9d_tape *t, d9d_var *h,
                                         d9d_var **logits)
 {
-    d9d_op_concat_input part[D9D_NODE_MAX];
+    d9d_op_concat_input part[D9D_NODE_MAX] = {{0}};
     int64_t v = 0;
 
     if (b->bias != NULL || b->n_splits > D9D_NODE_MAX)
