@@ -15,6 +15,7 @@
 #include "d9d/model/weights/random_weights.h"
 #include "d9d/models/models.h"
 
+#include "convert/convert_files.h"
 #include "convert/convert_into.h"
 
 struct d9d_convert {
@@ -560,36 +561,14 @@ static d9d_status change_config(const d9d_convert *c, json_t *doc)
     return sets && now != to ? d9d_hf_config_set_dtype(doc, to) : D9D_OK;
 }
 
-/* Give a document and the parts of a multimodal one a dtype, where they say one. */
-static d9d_status set_dtypes(json_t *doc, d9d_dtype to)
-{
-    const char *name;
-    json_t *v;
-
-    json_object_foreach(doc, name, v)
-    {
-        if (json_object_get(v, "dtype") != NULL || json_object_get(v, "torch_dtype") != NULL)
-            D9D_TRY(d9d_hf_config_set_dtype(v, to));
-    }
-    return d9d_hf_config_set_dtype(doc, to);
-}
-
-/* The folder's own config.json. */
 static d9d_status add_folder_config(const d9d_convert *c, d9d_shard_sink *s)
 {
-    json_t *doc = d9di_convert_into_config(c->into);
     d9d_buf text = {0};
-    d9d_status st = D9D_OK;
+    d9d_status st = d9di_convert_into_config(c->into, c->opt.cast ? &c->opt.dtype : NULL, &text);
 
-    if (doc == NULL)
-        return D9D_FAIL(D9D_ENOMEM, "config.json: out of memory");
-    if (c->opt.cast)
-        D9D_TRY_OR(st, set_dtypes(doc, c->opt.dtype), out);
-    D9D_TRY_OR(st, d9d_hf_config_text(doc, d9di_convert_into_config_path(c->into), &text), out);
-    st = d9d_shard_sink_text(s, D9D_HF_CONFIG_NAME, text.data, text.len);
-out:
+    if (st == D9D_OK)
+        st = d9d_shard_sink_text(s, D9D_HF_CONFIG_NAME, text.data, text.len);
     d9d_buf_release(&text);
-    json_decref(doc);
     return st;
 }
 
@@ -614,64 +593,25 @@ out:
     return st;
 }
 
-/* The model's other files: names, and paths, as many. */
-typedef struct aux_files {
-    D9D_VEC(const char *) name, path;
-} aux_files;
-
-static void aux_files_release(aux_files *f)
+/* The source's other files, then those of the folder that the weights go into. */
+static d9d_status list_files(const d9d_convert *c, d9d_arena *a, const d9d_log *log,
+                             d9di_convert_files *f)
 {
-    D9D_VEC_RELEASE(&f->name);
-    D9D_VEC_RELEASE(&f->path);
-}
-
-static bool has_file(const aux_files *f, const char *name)
-{
-    for (size_t i = 0; i < f->name.len; i++)
-        if (strcmp(f->name.data[i], name) == 0)
-            return true;
-    return false;
-}
-
-/* Add the files of a folder (NULL: none) that are not yet there. */
-static d9d_status aux_files_add(const char *dir, d9d_arena *a, const d9d_log *log, aux_files *f)
-{
-    d9d_fs_names names = {0};
-
-    if (dir == NULL)
-        return D9D_OK;
-    D9D_TRY(d9d_checkpoint_aux_files(dir, a, log, &names));
-    for (size_t i = 0; i < names.n; i++) {
-        const char *path = d9d_fs_join(a, dir, names.name[i]);
-
-        if (path == NULL)
-            return D9D_FAIL(D9D_ENOMEM, "%s: out of memory", dir);
-        if (has_file(f, names.name[i]))
-            continue;
-        D9D_TRY(D9D_VEC_PUSH(&f->name, names.name[i]));
-        D9D_TRY(D9D_VEC_PUSH(&f->path, path));
-    }
-    return D9D_OK;
-}
-
-/* The source's files, then those of the folder that the weights go into; released by the caller
- * also after a failure. */
-static d9d_status aux_files_list(const d9d_convert *c, d9d_arena *a, const d9d_log *log,
-                                 aux_files *f)
-{
-    D9D_TRY(aux_files_add(c->aux_dir, a, log, f));
-    return aux_files_add(c->into != NULL ? d9di_convert_into_dir(c->into) : NULL, a, log, f);
+    if (c->aux_dir != NULL)
+        D9D_TRY(d9di_convert_files_add(f, c->aux_dir, a, log));
+    return c->into != NULL ? d9di_convert_files_add(f, d9di_convert_into_dir(c->into), a, log)
+                           : D9D_OK;
 }
 
 static d9d_status add_aux_files(const d9d_convert *c, d9d_shard_sink *s, const d9d_log *log)
 {
     d9d_arena a = {0};
-    aux_files f = {0};
-    d9d_status st = aux_files_list(c, &a, log, &f);
+    d9di_convert_files f = {0};
+    d9d_status st = list_files(c, &a, log, &f);
 
     for (size_t i = 0; i < f.name.len && st == D9D_OK; i++)
         st = d9d_shard_sink_copy(s, f.name.data[i], f.path.data[i]);
-    aux_files_release(&f);
+    d9di_convert_files_release(&f);
     d9d_arena_release(&a);
     return st;
 }
@@ -688,20 +628,14 @@ static d9d_status agree_status(const d9d_convert_run_opts *opt, d9d_status st)
 
 /* --- fingerprint of the inputs ------------------------------------------------------------ */
 
-/* Hash the content of the auxiliary files. */
 static d9d_status hash_aux_files(const d9d_convert *c, d9d_arena *a, d9d_hasher *h)
 {
-    aux_files f = {0};
-    d9d_status st = aux_files_list(c, a, NULL, &f);
+    d9di_convert_files f = {0};
+    d9d_status st = list_files(c, a, NULL, &f);
 
-    for (size_t i = 0; i < f.path.len && st == D9D_OK; i++) {
-        d9d_hash file;
-
-        st = d9d_content_hash_file(f.path.data[i], &file);
-        if (st == D9D_OK)
-            d9d_hasher_add(h, &file, sizeof(file));
-    }
-    aux_files_release(&f);
+    if (st == D9D_OK)
+        st = d9di_convert_files_hash(&f, h);
+    d9di_convert_files_release(&f);
     return st;
 }
 

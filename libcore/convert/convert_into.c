@@ -127,13 +127,32 @@ d9d_weights_layout d9di_convert_into_layout(const d9di_convert_into *x)
 {
     return d9d_model_layout(&x->model, &x->files);
 }
-json_t *d9di_convert_into_config(const d9di_convert_into *x)
+/* Give a document and the parts of a multimodal one a dtype, where they say one. */
+static d9d_status set_dtypes(json_t *doc, d9d_dtype to)
 {
-    return json_deep_copy(x->doc);
+    const char *name;
+    json_t *v;
+
+    json_object_foreach(doc, name, v)
+    {
+        if (json_object_get(v, "dtype") != NULL || json_object_get(v, "torch_dtype") != NULL)
+            D9D_TRY(d9d_hf_config_set_dtype(v, to));
+    }
+    return d9d_hf_config_set_dtype(doc, to);
 }
-const char *d9di_convert_into_config_path(const d9di_convert_into *x)
+
+d9d_status d9di_convert_into_config(const d9di_convert_into *x, const d9d_dtype *dtype,
+                                    d9d_buf *text)
 {
-    return x->config_path;
+    json_t *doc = json_deep_copy(x->doc);
+    d9d_status st = doc != NULL ? D9D_OK : D9D_FAIL(D9D_ENOMEM, "config.json: out of memory");
+
+    if (st == D9D_OK && dtype != NULL)
+        st = set_dtypes(doc, *dtype);
+    if (st == D9D_OK)
+        st = d9d_hf_config_text(doc, x->config_path, text);
+    json_decref(doc);
+    return st;
 }
 
 d9d_status d9di_convert_into_check_model(const d9di_convert_into *x, const d9d_model_spec *m,

@@ -23,9 +23,9 @@ void d9di_convert_into_close(d9di_convert_into *x);
 
 const char *d9di_convert_into_dir(const d9di_convert_into *x);
 d9d_weights_layout d9di_convert_into_layout(const d9di_convert_into *x);
-/* Its whole config.json, a new reference, and where it was read. */
-json_t *d9di_convert_into_config(const d9di_convert_into *x);
-const char *d9di_convert_into_config_path(const d9di_convert_into *x);
+/* Append its whole config.json, with another dtype if that is given. */
+d9d_status d9di_convert_into_config(const d9di_convert_into *x, const d9d_dtype *dtype,
+                                    d9d_buf *text);
 
 /* ECONFIG unless `m` is the folder's model; `where` is its config.json. */
 d9d_status d9di_convert_into_check_model(const d9di_convert_into *x, const d9d_model_spec *m,
