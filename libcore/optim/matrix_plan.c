@@ -308,7 +308,8 @@ static d9d_status matrices_list(const d9di_matrix_shards *s, const d9d_optimizer
 
         D9D_TRY(param_find(s, u[i].param, &at));
         for (int64_t e = 0; e < matrices_of(&u[i]); e++)
-            c->matrices[c->n++] = (d9di_matrix){.update = i, .param = at, .index = e};
+            c->matrices[c->n++] = /* allocated above: NOLINT(clang-analyzer-core.NullDereference) */
+                (d9di_matrix){.update = i, .param = at, .index = e};
     }
     return D9D_OK;
 }
