@@ -115,7 +115,7 @@ static int64_t head_columns(const d9d_block_vocab *b)
 
 static int64_t chunk_rows(const distillation *d)
 {
-    const int64_t fit = CHUNK_ELEMENTS / head_columns(d->student);
+    const int64_t v = head_columns(d->student), fit = v > 0 ? CHUNK_ELEMENTS / v : 1;
 
     if (d->c->chunk_tokens != D9D_INT_NULL)
         return d->c->chunk_tokens;

@@ -153,7 +153,7 @@ static int64_t chunk_tokens(const pass *s)
 
     for (size_t i = 0; i < s->head->n_splits; i++)
         v += s->head->table[i]->spec.shape.dim[0];
-    if (n == 0)
+    if (n == 0 && v > 0)
         n = D9DI_TOKEN_PREDICTIONS_ELEMENTS / v;
     return n < 1 ? 1 : n < all ? n : all;
 }

@@ -353,11 +353,15 @@ d9d_status d9d_tracker_value(d9d_tracker *t, const d9d_track_value *v)
         [D9D_TRACK_TEXT] = {"text", append_content},
         [D9D_TRACK_PICTURE] = {"picture", append_picture},
     };
+    const size_t kind = (size_t)v->kind;
+
+    if (kind >= sizeof(kinds) / sizeof(kinds[0]) || kinds[kind].append == NULL)
+        return D9D_FAIL(D9D_EINVAL, "track: a value of the unknown kind %zu", kind);
 
     line_begin(t);
-    D9D_TRY(append_text(&t->line, kinds[v->kind].key, v->name));
+    D9D_TRY(append_text(&t->line, kinds[kind].key, v->name));
     D9D_TRY(append_int(&t->line, "step", v->step));
-    D9D_TRY(kinds[v->kind].append(t, v));
+    D9D_TRY(kinds[kind].append(t, v));
     return line_write_value(t, v->step, v);
 }
 

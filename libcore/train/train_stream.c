@@ -171,7 +171,7 @@ static d9d_status surveys_exchange(d9di_train_stream *s, const d9di_train_run *r
         st = d9d_err_restore(&why);
     if (all != NULL && has_failed(all, ranks))
         st = d9d_bootstrap_agree_status(b, st);
-    else if (st == D9D_OK)
+    else if (st == D9D_OK && all != NULL)
         st = surveys_set(s->dataset, all, ranks, &a, more);
 out:
     d9d_buf_release(&own);
@@ -237,7 +237,7 @@ d9d_status d9di_train_stream_await(d9di_train_stream *s, const d9di_train_run *r
     for (;;) {
         D9D_TRY(d9d_dataset_poll(s->dataset, last, &there));
         if (there == D9D_DATASET_PENDING && s->shares) {
-            bool more;
+            bool more = false;
 
             D9D_TRY(surveys_exchange(s, run, true, &more));
             if (more)

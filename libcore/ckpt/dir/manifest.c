@@ -513,7 +513,7 @@ d9d_status d9d_manifest_check_size(d9d_manifest *m, const char *name)
         of = part->opened;
         file = d9d_manifest_find(of, name + strlen(part->dir) + 1);
     }
-    if (file == NULL)
+    if (of == NULL || file == NULL)
         return D9D_FAIL(D9D_EFORMAT, "%s: \"%s\" is not among its files", m->path, name);
     return check_sizes(of, file, 1);
 }
