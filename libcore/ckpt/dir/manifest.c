@@ -507,13 +507,13 @@ d9d_status d9d_manifest_check_size(d9d_manifest *m, const char *name)
     manifest_part *part = file == NULL ? find_part(m, name) : NULL;
     const d9d_manifest *of = m;
 
-    if (part != NULL) {
-        if (part->opened == NULL)
-            D9D_TRY(open_part(m, part, &part->opened));
+    if (part != NULL && part->opened == NULL)
+        D9D_TRY(open_part(m, part, &part->opened));
+    if (part != NULL && part->opened != NULL) {
         of = part->opened;
         file = d9d_manifest_find(of, name + strlen(part->dir) + 1);
     }
-    if (of == NULL || file == NULL)
+    if (file == NULL)
         return D9D_FAIL(D9D_EFORMAT, "%s: \"%s\" is not among its files", m->path, name);
     return check_sizes(of, file, 1);
 }
