@@ -1,13 +1,12 @@
 /* hash.c - XXH3 over bytes, streams and files.  See d9d/base/hash.h. */
 #include "d9d/base/hash.h"
 
-#include <inttypes.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <xxhash.h>
 
 #include "d9d/base/fs.h"
+#include "d9d/base/hex.h"
 
 enum { READ_BLOCK = 1 << 20 };
 
@@ -37,37 +36,26 @@ int d9d_hash_equal(d9d_hash a, d9d_hash b)
 
 void d9d_hash_hex(d9d_hash h, char out[D9D_HASH_HEX])
 {
-    (void)snprintf(out, D9D_HASH_HEX, "%016" PRIx64 "%016" PRIx64, h.hi, h.lo);
-}
+    XXH128_canonical_t c;
 
-static int hex_digit(char c)
-{
-    if (c >= '0' && c <= '9')
-        return c - '0';
-    if (c >= 'a' && c <= 'f')
-        return c - 'a' + 10;
-    if (c >= 'A' && c <= 'F')
-        return c - 'A' + 10;
-    return -1;
+    XXH128_canonicalFromHash(&c, (XXH128_hash_t){.high64 = h.hi, .low64 = h.lo});
+    d9d_hex_format(c.digest, sizeof(c.digest), out);
 }
 
 d9d_status d9d_hash_parse(const char *hex, d9d_hash *out)
 {
-    const size_t want = D9D_HASH_HEX - 1, len = strnlen(hex, want + 1);
-    uint64_t half[2] = {0, 0};
+    const size_t want = D9D_HASH_HEX - 1;
+    XXH128_canonical_t c;
+    size_t digits;
 
-    for (size_t i = 0; i < len && len == want; i++) {
-        const int d = hex_digit(hex[i]);
-
-        if (d < 0)
-            return D9D_FAIL(D9D_EFORMAT, "hash \"%s\": character %zu is not a hexadecimal digit",
-                            hex, i + 1);
-        half[i / 16] = half[i / 16] << 4 | (uint64_t)d;
-    }
-    if (len != want)
+    if (strnlen(hex, want + 1) != want)
         return D9D_FAIL(D9D_EFORMAT, "hash \"%.64s\" has %zu characters, must have %zu", hex,
                         strlen(hex), want);
-    *out = (d9d_hash){.hi = half[0], .lo = half[1]};
+    digits = d9d_hex_parse(hex, sizeof(c.digest), c.digest);
+    if (digits < want)
+        return D9D_FAIL(D9D_EFORMAT, "hash \"%s\": character %zu is not a hexadecimal digit", hex,
+                        digits + 1);
+    *out = from_xxh(XXH128_hashFromCanonical(&c));
     return D9D_OK;
 }
 

@@ -20,6 +20,7 @@
 #include <string.h>
 
 #include "d9d/base/environment.h"
+#include "d9d/base/hex.h"
 #include "device/backend.h"
 #include "device/cuda_options.h"
 
@@ -489,8 +490,7 @@ static void find_uuid(int index, char out[33])
     if (cudaGetDeviceProperties(&p, index) != cudaSuccess ||
         memcmp(p.uuid.bytes, none, sizeof(none)) == 0)
         return;
-    for (size_t i = 0; i < sizeof(p.uuid.bytes); i++)
-        (void)snprintf(out + 2 * i, 3, "%02x", (unsigned char)p.uuid.bytes[i]);
+    d9d_hex_format(p.uuid.bytes, sizeof(p.uuid.bytes), out);
 }
 
 static void cuda_range_push(d9d_device *dev, const char *name)

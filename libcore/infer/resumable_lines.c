@@ -8,6 +8,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "d9d/base/hex.h"
 #include "d9d/base/num_format.h"
 #include "d9d/base/thread.h"
 
@@ -30,28 +31,14 @@ static size_t state_bytes(const d9di_resumable_lines_state *s)
 
 static d9d_status state_format(const d9di_resumable_lines *l, d9d_buf *out)
 {
-    static const char digits[] = "0123456789abcdef";
-    char *at;
-
     D9D_TRY(d9d_buf_printf(out, "%016llx%016llx", (unsigned long long)l->state.id,
                            (unsigned long long)l->counted_from));
     D9D_TRY(d9d_buf_reserve(out, 2 * state_bytes(&l->state) + 1));
-    at = out->data + out->len;
-    for (size_t i = 0; i < l->state.n; i++)
-        for (size_t k = 0; k < l->state.parts[i].n; k++) {
-            const unsigned char byte = ((const unsigned char *)l->state.parts[i].data)[k];
-
-            *at++ = digits[byte >> 4];
-            *at++ = digits[byte & 15];
-        }
-    *at = '\0';
-    out->len = (size_t)(at - out->data);
+    for (size_t i = 0; i < l->state.n; i++) {
+        d9d_hex_format(l->state.parts[i].data, l->state.parts[i].n, out->data + out->len);
+        out->len += 2 * l->state.parts[i].n;
+    }
     return D9D_OK;
-}
-
-static unsigned digit_value(char c)
-{
-    return (unsigned)(c <= '9' ? c - '0' : c - 'a' + 10);
 }
 
 /* False if the digits are of another state. */
@@ -66,9 +53,7 @@ static bool state_parse(d9di_resumable_lines *l, const char *text)
     l->counted_from = (int64_t)from;
     text += STATE_HEAD_DIGITS;
     for (size_t i = 0; i < l->state.n; i++)
-        for (size_t k = 0; k < l->state.parts[i].n; k++, text += 2)
-            ((unsigned char *)l->state.parts[i].data)[k] =
-                (unsigned char)(digit_value(text[0]) << 4 | digit_value(text[1]));
+        text += d9d_hex_parse(text, l->state.parts[i].n, l->state.parts[i].data);
     return true;
 }
 

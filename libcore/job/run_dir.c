@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "d9d/base/fs.h"
+#include "d9d/base/hex.h"
 #include "d9d/base/thread.h"
 #include "d9d/base/version.h"
 
@@ -235,8 +236,7 @@ static d9d_status find_id(const d9di_run_dir *r, char id[D9DI_RUN_DIR_ID_SIZE])
         return D9D_OK;
     if (getrandom(bytes, sizeof(bytes), 0) != (ssize_t)sizeof(bytes))
         return D9D_FAIL(D9D_EIO, "run %s: no random numbers for its id", r->path);
-    for (size_t i = 0; i < sizeof(bytes); i++)
-        (void)snprintf(id + 2 * i, 3, "%02x", bytes[i]);
+    d9d_hex_format(bytes, sizeof(bytes), id);
     return D9D_OK;
 }
 
