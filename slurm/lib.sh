@@ -157,21 +157,35 @@ first_status() {
 saves() {
     local dir
     dir=$(sed -n '/^    "checkpointing": {/,/^    }/s/^      "save_dir": "\(.*\)",*$/\1/p' "$1/config.json" 2>/dev/null)
-    printf '%s\n' "${dir:-$1/checkpoints}"
+    dir=${dir//\\\"/\"} # JSON's escapes; printf knows the others
+    printf '%b\n' "${dir:-${1//\\/\\\\}/checkpoints}"
 }
 
-# newest_step RUN_DIR: of its newest complete checkpoint, or 0.  Checkpoints get their
-# name and their manifest in one rename, when they are whole.
+# listed_files CHECKPOINT: those of its manifest and of its parts' manifests, "NAME BYTES" a line.
+listed_files() {
+    (cd "$1" && grep -so '^ *{"name": "[^"]*", "bytes": [0-9]*' /dev/null manifest.json ./*/manifest.json) |
+        sed 's|^\./||; s|manifest\.json: *{"name": "||; s|", "bytes": | |'
+}
+
+# is_whole CHECKPOINT: a run may go on from it, as far as manifests and sizes say.
+is_whole() {
+    [ "$(tail -c 2 "$1/manifest.json" 2>/dev/null)" = "}" ] && ! grep -q '^  "finite": false' "$1/manifest.json" &&
+        [ -z "$(LC_ALL=C comm -23 <(listed_files "$1" | LC_ALL=C sort) \
+            <(find -L "$1" -type f -printf '%P %s\n' | LC_ALL=C sort))" ]
+}
+
+# newest_step RUN_DIR: of its newest whole checkpoint, or 0.
 newest_step() {
-    local dir n newest=0
-    for dir in "$(saves "$1")"/step-*; do
-        n=${dir##*/step-}
+    local dir step n
+    dir=$(saves "$1")
+    while read -r n step; do
+        is_whole "$dir/$step" && echo "$n" && return
+    done < <(for step in "$dir"/step-*; do
+        n=${step##*/step-}
         case $n in *[!0-9]* | '') continue ;; esac
-        [ -s "$dir/manifest.json" ] || continue
-        n=$((10#$n))
-        [ $n -gt $newest ] && newest=$n
-    done
-    echo $newest
+        echo "$((10#$n)) step-$n"
+    done | sort -rn)
+    echo 0
 }
 
 # job_state: RUNNING, or what is being done to the job (CANCELLED, PREEMPTED, ...).

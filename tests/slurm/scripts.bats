@@ -262,6 +262,51 @@ NAME
     assert_output --partial "going on from step 89"
 }
 
+# save_step STEP: a checkpoint as one rank writes it, with a part of its own.
+save_step() {
+    local dir
+    dir=run/checkpoints/$(printf 'step-%08d' "$1")
+    mkdir -p "$dir/ranks-00000"
+    printf weights >"$dir/ranks-00000/model-r00000.safetensors"
+    printf '%s\n' '{' '  "files": [' '    {"name": "model-r00000.safetensors", "bytes": 7, "chunks": ["0f"]}' \
+        '  ],' '  "xxh3": "00"' '}' >"$dir/ranks-00000/manifest.json"
+    printf '%s\n' '{' "  \"step\": $1," '  "finite": true,' '  "files": [' \
+        "    {\"name\": \"ranks-00000/manifest.json\", \"bytes\": $(stat -c %s "$dir/ranks-00000/manifest.json"), \"chunks\": [\"1e\"]}" \
+        '  ],' '  "xxh3": "00"' '}' >"$dir/manifest.json"
+}
+
+@test "a damaged checkpoint does not count, though it is newer" {
+    local newest=run/checkpoints/step-00000009
+    for damage in ": >$newest/ranks-00000/model-r00000.safetensors" "rm $newest/ranks-00000/model-r00000.safetensors" \
+        "truncate -s 40 $newest/ranks-00000/manifest.json" "rm -r $newest/ranks-00000" "truncate -s 60 $newest/manifest.json" \
+        ": >$newest/manifest.json" "sed -i 's/\"finite\": true/\"finite\": false/' $newest/manifest.json"; do
+        rm -rf run
+        save_step 7
+        save_step 9
+        run -0 "$scripts/train.sbatch"
+        assert_output --partial "going on from step 9"
+        eval "$damage"
+        run -0 "$scripts/train.sbatch"
+        assert_output --partial "going on from step 7"
+        assert_output --partial "the newest checkpoint is step 7"
+    done
+}
+
+@test "a folder of checkpoints may have any name" {
+    local step=10 name json
+    for name in 'a "b" c' 'back\slash' 'both\"' '%s $x' $'tab\tand\x01'; do
+        rm -rf run saved
+        mkdir saved
+        have_step "step-000000$step"
+        mv run/checkpoints "saved/$name"
+        json=${name//\\/\\\\} json=${json//\"/\\\"} json=${json//$'\t'/\\t} json=${json//$'\x01'/\\u0001}
+        printf '%s\n' '  "trainer": {' '    "checkpointing": {' "      \"save_dir\": \"saved/$json\"," '      "resume": true' '    }' >run/config.json
+        run -0 "$scripts/train.sbatch"
+        assert_output --partial "going on from step $step"
+        step=$((step + 1))
+    done
+}
+
 @test "checkpoints count where the configuration has them" {
     have_step step-00000007
     mv run/checkpoints saved
