@@ -93,6 +93,9 @@ typedef struct d9di_checkpointer_local_found {
     d9di_checkpointer_local_place *place; /* [ranks]; in the arena */
 } d9di_checkpointer_local_found;
 
+/* ECONFIG if this rank's DIR is none, or cannot be written to. */
+d9d_status d9di_checkpointer_local_check_dir(void);
+
 /* The newest step of which the state of every rank is on some host.  The contents are not read.
  * Collective over the job. */
 d9d_status d9di_checkpointer_local_find(d9d_bootstrap *bootstrap, const char *id,

@@ -24,6 +24,18 @@ const char *d9di_checkpointer_local_dir(void)
     return dir != NULL && dir[0] != '\0' ? dir : "/dev/shm";
 }
 
+d9d_status d9di_checkpointer_local_check_dir(void)
+{
+    const char *dir = d9di_checkpointer_local_dir();
+
+    if (d9d_fs_is_dir(dir) && faccessat(AT_FDCWD, dir, W_OK | X_OK, AT_EACCESS) == 0)
+        return D9D_OK;
+    return D9D_FAIL(D9D_ECONFIG,
+                    "%s: is no folder that can be written to; local checkpoints go where "
+                    "D9D_LOCAL_DIR says, or to /dev/shm",
+                    dir);
+}
+
 bool d9di_checkpointer_local_header_is_valid(const d9di_checkpointer_local_header *h)
 {
     return memcmp(h->magic, magic, sizeof(magic)) == 0;

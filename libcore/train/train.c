@@ -394,13 +394,6 @@ static void fill_summary(const d9di_train *r, d9d_train_summary *out)
         (void)snprintf(out->run_dir, sizeof(out->run_dir), "%s", r->run.dir.path);
 }
 
-/* True if nothing is left to do: all steps are done and the model is exported. */
-static bool is_complete(const d9di_train *r)
-{
-    return d9di_train_run_is_done(&r->run, r->stepper.state.step) &&
-           d9di_train_run_is_exported(&r->run);
-}
-
 /* Runs from the first step to the end. */
 static d9d_status run_to_end(d9di_train *r, d9d_train_summary *out)
 {
@@ -464,7 +457,7 @@ d9d_status d9d_train(const d9d_train_config *config, const json_t *resolved, con
     summary.first_step = r.stepper.state.step;
     if (d9di_train_run_is_done(&r.run, r.stepper.state.step))
         d9d_log_info(r.run.log, "all %lld steps are done already", (long long)r.run.total_steps);
-    if (is_complete(&r))
+    if (d9di_train_run_is_complete(&r.run, r.stepper.state.step))
         (void)snprintf(summary.export_dir, sizeof(summary.export_dir), "%s",
                        d9di_train_run_export_dir(&r.run));
     else

@@ -41,6 +41,11 @@ static bool local_is_on(const d9di_train_run *run)
            run->where->trial == 0;
 }
 
+d9d_status d9di_train_checkpointer_check_local_dir(const d9di_train_run *run)
+{
+    return local_is_on(run) ? d9di_checkpointer_local_check_dir() : D9D_OK;
+}
+
 /* Replicas have the same states, unless rows of expert ranks lie over several of them. */
 static d9di_checkpointer_local_mesh local_mesh(const d9di_train_run *run)
 {

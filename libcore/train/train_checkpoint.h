@@ -39,6 +39,8 @@ int64_t d9di_train_checkpointer_complete_step(const d9di_train_checkpointer *ck)
  * Otherwise the one that is probably the newest, unverified.  Collective over the job. */
 d9d_status d9di_train_checkpointer_find(const d9di_train_run *run, bool whole, d9d_arena *a,
                                         const char **path);
+/* ECONFIG if local checkpoints are on and this rank has no folder for them. */
+d9d_status d9di_train_checkpointer_check_local_dir(const d9di_train_run *run);
 /* If local checkpoints are on and newer than the checkpoint at *path, which may be NULL: ck->found
  * is where they are, and *path a name of them for people.  Collective over the job. */
 d9d_status d9di_train_checkpointer_find_local(d9di_train_checkpointer *ck,

@@ -182,10 +182,13 @@ static d9d_status check_start(d9di_train *r, const char *resume_from)
                                    d9di_train_run_is_done(&r->run, r->stepper.state.step));
 }
 
-/* The position of the run, and its output paths. */
+/* The position of the run, and its output paths, which one that is complete does not write to. */
 static d9d_status check_run(d9di_train *r, const char *resume_from)
 {
     D9D_TRY(check_start(r, resume_from));
+    if (d9di_train_run_is_complete(&r->run, r->stepper.state.step))
+        return D9D_OK;
+    D9D_TRY(d9di_train_checkpointer_check_local_dir(&r->run));
     return r->run.rank == 0 ? d9di_train_run_check_paths(&r->run) : D9D_OK;
 }
 
@@ -228,7 +231,7 @@ d9d_status d9di_train_check(d9di_train *r, const char **resume_from)
     if (!text_equal(likely, *resume_from)) { /* damaged: local ones may be newer than the next */
         D9D_TRY(
             d9di_train_checkpointer_find_local(&r->checkpointer, &r->run, &r->arena, resume_from));
-        D9D_TRY(d9d_bootstrap_agree_status(bootstrap, check_start(r, *resume_from)));
+        D9D_TRY(d9d_bootstrap_agree_status(bootstrap, check_run(r, *resume_from)));
     }
     return check_sources_uniform(r, is_local(r) ? NULL : *resume_from);
 }

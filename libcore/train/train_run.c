@@ -144,6 +144,11 @@ bool d9di_train_run_is_exported(const d9di_train_run *run)
     return found;
 }
 
+bool d9di_train_run_is_complete(const d9di_train_run *run, int64_t step)
+{
+    return d9di_train_run_is_done(run, step) && d9di_train_run_is_exported(run);
+}
+
 int64_t d9di_train_run_dp_size(const d9di_train_run *run)
 {
     return run->c->mesh.data_parallel_replicate * run->c->mesh.data_parallel_shard;

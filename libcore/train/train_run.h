@@ -53,6 +53,8 @@ bool d9di_train_run_exports_adapters(const d9di_train_run *run);
 const char *d9di_train_run_export_dir(const d9di_train_run *run);
 /* True if the export directory has them. */
 bool d9di_train_run_is_exported(const d9di_train_run *run);
+/* True if nothing is left to do after this step: it is the last, and the model is exported. */
+bool d9di_train_run_is_complete(const d9di_train_run *run, int64_t step);
 /* The data-parallel size: the number of ranks with different samples. */
 int64_t d9di_train_run_dp_size(const d9di_train_run *run);
 /* Describes the samples of the step that begins at this sample of the stream. */

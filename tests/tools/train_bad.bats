@@ -84,6 +84,14 @@ refused() { # SENTENCE [OPTION...]: by d9d-train, exit status 2
         --set model_provider.router.top_groups=3
 }
 
+@test "a folder of local checkpoints that is none" {
+    touch file
+    for dir in /nowhere/local "$PWD/file"; do
+        D9D_LOCAL_DIR=$dir refused "$dir: is no folder that can be written to; local checkpoints go where D9D_LOCAL_DIR says, or to /dev/shm" \
+            --set trainer.checkpointing.local_period_steps=2
+    done
+}
+
 @test "integers beyond those that are doubles are compared as they are" {
     refused 'c.json: data.seed: 9007199254740993 is above the maximum of 9007199254740992' --set data.seed=9007199254740993
     refused 'c.json: trainer.run.steps: 9007199254740993 is above the maximum' --set trainer.run.steps=9007199254740993
