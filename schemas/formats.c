@@ -5,6 +5,7 @@
 
 #include "d9d/comm/cp_method.h"
 #include "d9d/data/dataset/field.h"
+#include "d9d/job/job.h"
 
 /* Bound values are only checked and never read; these fields exist for checks across keys. */
 struct unread_fields {
@@ -1011,11 +1012,22 @@ const d9d_table d9di_plan_format = TABLE("plan", plan_keys, "d9d-train --plan --
 static const char *const suggest_ids[] = {"d9d.suggest.v1", NULL};
 static const char *const suggest_modes[] = {"off", "full", "selective", NULL};
 
+static const char *const schedule_tag[] = {"schedule", NULL};
+static const d9d_key pipelining_keys[] = {
+    FIELD("schedule", UNION, D9D_REQUIRED, "order of the micro-batches", .names = schedule_tag,
+          .choices = d9d_job_pipe_schedule_choices),
+    D9D_KEY_END,
+};
+static const d9d_table pipelining_table =
+    TABLE("pipelining", pipelining_keys, "the section trainer.pipelining of a configuration");
 static const d9d_key suggestion_keys[] = {
     FIELD("mesh", TABLE, D9D_REQUIRED, "degrees of parallelism", .table = &plan_mesh_table),
     COUNT("rows", "of a micro-batch"),
     FIELD("checkpointing", ENUM, D9D_REQUIRED, "of activations", .names = suggest_modes),
-    NULLABLE("schedule", STR, "of the pipeline; null without one"),
+    NULLABLE("schedule", STR, "of the pipeline, for people; null without one"),
+    NULLABLE("pipelining", TABLE,
+             "the schedule as trainer.pipelining takes it; null without a pipeline, and of 0.1",
+             .table = &pipelining_table),
     COUNT("bytes", "that a rank needs at most"),
     REAL("step_s", "seconds of a step"),
     REAL("tokens_per_hour", "of the job"),

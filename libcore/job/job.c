@@ -112,3 +112,16 @@ d9d_pipe_schedule_opts d9d_job_pipe_schedule_opts(const struct d9d_job_pipelinin
                                     .zero_bubble = own->zero_bubble,
                                     .deep_warmup = own->deep_warmup};
 }
+
+json_t *d9d_job_pipelining_json(const d9d_pipe_schedule_opts *opts)
+{
+    json_t *own = json_pack("{s:s}", "schedule", d9d_pipe_schedule_name(opts->kind));
+
+    if (opts->stages_per_rank > 1)
+        d9d_json_set(&own, "num_stages_per_rank", json_integer(opts->stages_per_rank));
+    if (opts->zero_bubble)
+        d9d_json_set(&own, "zero_bubble", json_true());
+    if (opts->deep_warmup)
+        d9d_json_set(&own, "deep_warmup", json_true());
+    return own != NULL ? json_pack("{s:o}", "schedule", own) : NULL;
+}

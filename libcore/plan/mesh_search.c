@@ -278,6 +278,7 @@ static void update_best(plan_result *r, const d9d_plan *f, int checkpointing)
         .tokens_per_hour = rate,
         .mfu = f->mfu,
         .bubble = f->bubble,
+        .pipe = f->pipe,
     };
     memcpy(best->mesh_text, f->mesh_text, sizeof(best->mesh_text));
     memcpy(best->schedule, f->schedule, sizeof(best->schedule));
@@ -716,22 +717,37 @@ static void remove_defaults(json_t *mesh)
     }
 }
 
+/* trainer.pipelining as a configuration has it; null without a pipeline. */
+static json_t *pipelining_json(const d9d_mesh_search_result *g)
+{
+    return g->schedule[0] != '\0' ? d9d_job_pipelining_json(&g->pipe) : json_null();
+}
+
+/* Prints --set 'KEY=VALUE'. */
+static d9d_status print_option(const char *key, const json_t *value, d9d_buf *out)
+{
+    D9D_TRY(d9d_buf_printf(out, " --set '%s=", key));
+    D9D_TRY(d9d_json_put(out, value, -1));
+    return d9d_buf_printf(out, "'");
+}
+
 /* Prints the best result as options of d9d-train. */
 static d9d_status print_best_options(const d9d_mesh_search_result *g, d9d_buf *out)
 {
-    json_t *mesh = d9di_plan_mesh_json(&g->mesh);
-    d9d_buf text = {0};
+    json_t *mesh = d9di_plan_mesh_json(&g->mesh), *pipelining = pipelining_json(g);
     d9d_status st;
 
     remove_defaults(mesh);
-    st = d9d_json_put(&text, mesh, -1);
-    if (st == D9D_OK)
-        st =
-            d9d_buf_printf(out,
-                           "the first: --set 'mesh=%s' --set trainer.batching.microbatch_size=%lld "
-                           "--set model_provider.checkpointing=%s\n",
-                           text.data, (long long)g->rows, recompute_names[g->checkpointing]);
-    d9d_buf_release(&text);
+    D9D_TRY_OR(st, d9d_buf_printf(out, "the first:"), out);
+    D9D_TRY_OR(st, print_option("mesh", mesh, out), out);
+    if (!json_is_null(pipelining))
+        D9D_TRY_OR(st, print_option("trainer.pipelining", pipelining, out), out);
+    st = d9d_buf_printf(out,
+                        " --set trainer.batching.microbatch_size=%lld "
+                        "--set model_provider.checkpointing=%s\n",
+                        (long long)g->rows, recompute_names[g->checkpointing]);
+out:
+    json_decref(pipelining);
     json_decref(mesh);
     return st;
 }
@@ -765,12 +781,12 @@ d9d_status d9d_mesh_search_print(const d9d_mesh_search_results *s, size_t max_n,
 
 static json_t *result_json(const d9d_mesh_search_result *g)
 {
-    return json_pack("{s:o, s:I, s:s, s:o, s:I, s:f, s:f, s:f, s:f}", "mesh",
+    return json_pack("{s:o, s:I, s:s, s:o, s:o, s:I, s:f, s:f, s:f, s:f}", "mesh",
                      d9di_plan_mesh_json(&g->mesh), "rows", (json_int_t)g->rows, "checkpointing",
                      recompute_names[g->checkpointing], "schedule",
-                     g->schedule[0] != '\0' ? json_string(g->schedule) : json_null(), "bytes",
-                     (json_int_t)g->bytes, "step_s", g->step_s, "tokens_per_hour",
-                     g->tokens_per_hour, "mfu", g->mfu, "bubble", g->bubble);
+                     g->schedule[0] != '\0' ? json_string(g->schedule) : json_null(), "pipelining",
+                     pipelining_json(g), "bytes", (json_int_t)g->bytes, "step_s", g->step_s,
+                     "tokens_per_hour", g->tokens_per_hour, "mfu", g->mfu, "bubble", g->bubble);
 }
 
 json_t *d9d_mesh_search_json(const d9d_mesh_search_results *s)

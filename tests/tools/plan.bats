@@ -428,6 +428,28 @@ JSON
     run -0 --separate-stderr d9d-train --plan --gpu cpu "$@" c.json
 }
 
+# Three heads and three samples: nothing but a pipeline divides them by two.
+@test "a suggested pipeline has its schedule as a configuration takes it" {
+    layers 4 4 3 1 | sed 's/"num_attention_heads": 4, "num_key_value_heads": 2/"num_attention_heads": 3, "num_key_value_heads": 3/' >p.json
+    run -0 --separate-stderr d9d-train --plan --gpu cpu --length 63 --suggest 2 p.json
+    [[ "${lines[1]}" == "pp 2 "*" zero_bubble_v "* ]]
+    best=$(grep '^the first: ' <<<"$output")
+    [[ "$best" == *"--set 'trainer.pipelining={\"schedule\": {\"schedule\": \"zero_bubble_v\"}}'"* ]]
+    d9d-train --plan --gpu cpu --length 63 --suggest 2 --json p.json >s.json
+    is d9d.suggest.v1 s.json
+    for zero in false true; do # whatever the configuration had
+        eval "set -- ${best#the first: }"
+        d9d-train --plan --gpu cpu --length 63 --json --set "trainer.pipelining={\"schedule\": {\"schedule\": \"1f1b\", \"zero_bubble\": $zero}}" \
+            "$@" p.json >again.json
+        for key in step_s bubble; do [ "$(number $key <again.json)" = "$(number $key <s.json)" ]; done
+    done
+    tr -d ' \n' <s.json | grep -q '"pipelining":{"schedule":{"schedule":"zero_bubble_v"}},"bytes"'
+    # Its options too, where it has some; null without a pipeline.
+    d9d-train --plan --suggest 4 --length 64 --json --set trainer.batching.global_batch_size=8 c.json | tr -d ' \n' >s.json
+    grep -q '"schedule":"1f1bzerobubble","pipelining":{"schedule":{"schedule":"1f1b","zero_bubble":true}},' s.json
+    grep -q '"schedule":null,"pipelining":null,' s.json
+}
+
 @test "failures of nodes leave a goodput, and the best period is one to set" {
     plan --mtbf 100 --storage-rate 1kiB --restart-time 60 --set trainer.checkpointing.period_steps=2 c.json >plan.json
     is d9d.plan.v1 plan.json

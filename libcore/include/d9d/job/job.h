@@ -258,6 +258,9 @@ D9D_API extern const d9d_table *const d9d_job_pipe_schedule_choices[]; /* NULL-t
 /* The options of the configured pipeline schedule. */
 D9D_API d9d_pipe_schedule_opts
 d9d_job_pipe_schedule_opts(const struct d9d_job_pipelining_section *s);
+/* The section trainer.pipelining of a schedule that is none of a plugin's, without defaults:
+ * {"schedule": {"schedule": "1f1b", "zero_bubble": true}}.  The caller's; NULL without memory. */
+D9D_API json_t *d9d_job_pipelining_json(const d9d_pipe_schedule_opts *opts);
 
 /* Turns what a configuration of the reference framework, d9d for PyTorch 0.16 to 0.24, names
  * otherwise into the names here, with a line in the log for each key.  Other keys stay.  ECONFIG if

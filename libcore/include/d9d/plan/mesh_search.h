@@ -29,10 +29,11 @@ extern "C" {
 typedef struct d9d_mesh_search_result {
     d9d_parallel_degrees mesh;
     char mesh_text[96];
-    int64_t rows;      /* sequences of a micro-batch */
-    int checkpointing; /* d9d_model_recompute_mode */
-    char schedule[48]; /* of the pipeline; "" without one */
-    uint64_t bytes;    /* that a rank needs */
+    int64_t rows;                /* sequences of a micro-batch */
+    int checkpointing;           /* d9d_model_recompute_mode */
+    char schedule[48];           /* of the pipeline, for people; "" without one */
+    d9d_pipe_schedule_opts pipe; /* with one */
+    uint64_t bytes;              /* that a rank needs */
     double step_s, tokens_per_hour, mfu, bubble;
 } d9d_mesh_search_result;
 
