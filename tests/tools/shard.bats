@@ -387,15 +387,6 @@ yes<|im_end|>⟧' ]
     [[ "$output" == *'--unit-size: units of 1 bytes'* ]]
 }
 
-# on_read_only DIR COMMAND...: with DIR mounted read-only for it alone.
-on_read_only() {
-    local dir=$1
-    shift
-    # shellcheck disable=SC2016 # for the other shell
-    unshare --mount --map-root-user bash -c 'mount --bind "$0" "$0" && mount -o remount,ro,bind "$0" &&
-        ! touch "$0/x" 2>/dev/null && exec "$@"' "$dir" "$@"
-}
-
 @test "a dataset on a read-only file system is read, and no file appears beside it" {
     corpus 50 >a.jsonl
     d9d-shard -q -t "$tok" -o data a.jsonl

@@ -303,16 +303,12 @@ resume_everywhere() {
     unshare --mount --map-root-user true 2>/dev/null || skip "not allowed to mount"
     d9d-train -q c.json
     find run -type f -exec md5sum {} + | sort >before
-    # shellcheck disable=SC2016 # for the other shell
-    run -0 --separate-stderr unshare --mount --map-root-user bash -c 'mount --bind run run && mount -o remount,ro,bind run &&
-        ! touch run/x 2>/dev/null && exec d9d-train --json c.json'
+    run -0 --separate-stderr on_read_only run d9d-train --json c.json
     [[ "$stderr" == *"all 20 steps are done already"* ]]
     [[ "$output" == *'"first_step": 20'* && "$output" == *'"export": "run/export"'* ]]
     find run -type f -exec md5sum {} + | sort | cmp - before
     # One that is not complete is refused before it computes.
-    # shellcheck disable=SC2016
-    run -2 unshare --mount --map-root-user bash -c 'mount --bind run run && mount -o remount,ro,bind run &&
-        exec d9d-train -q --set trainer.run.steps=30 --set data.epochs=null --set export_to=new c.json'
+    run -2 on_read_only run d9d-train -q --set trainer.run.steps=30 --set data.epochs=null --set export_to=new c.json
     assert_output --partial "run: cannot be written to: Read-only file system"
 }
 

@@ -1,4 +1,5 @@
-/* dataset_verify.c - checks every byte and every record of a dataset, reading each once. */
+/* dataset_verify.c - checks every byte of a dataset, and then its records with their labels and
+ * fields. */
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
@@ -196,6 +197,27 @@ static d9d_status check_fields(const d9d_dataset *ds, const d9di_dataset_split *
     return st;
 }
 
+/* Checks that a sample's labels are in their range, as far as the manifest says one. */
+static d9d_status check_labels(const d9d_dataset *ds, const d9di_dataset_split *split,
+                               const d9d_sample *s)
+{
+    const d9d_field_range *range = d9di_dataset_label_range(ds, split);
+    d9d_field_range r = *range;
+    d9di_dataset_tokens t;
+
+    if (!ds->manifest.labels || !range->known)
+        return D9D_OK;
+    D9D_TRY(d9di_dataset_tokens_read(ds, s, 0, s->stored, &t));
+    d9di_field_range_add_i32(&r, t.labels, s->stored);
+    d9di_dataset_tokens_release(&t);
+    if (r.min == range->min && r.max == range->max)
+        return D9D_OK;
+    return D9D_FAIL(D9D_EFORMAT,
+                    "%s: sample %lld: there are labels outside %lld to %lld, which the manifest "
+                    "says",
+                    ds->dir, (long long)s->number, (long long)range->min, (long long)range->max);
+}
+
 static d9d_status check_split(d9d_dataset *ds, const d9di_dataset_split *split, int64_t *tokens)
 {
     const d9di_dataset_manifest *m = &ds->manifest;
@@ -212,6 +234,7 @@ static d9d_status check_split(d9d_dataset *ds, const d9di_dataset_split *split, 
                             "%s: sample %lld is in bucket %u, its length %lld is of %u", ds->dir,
                             (long long)s.number, s.bucket, (long long)s.length, bucket);
         D9D_TRY(check_fields(ds, split, &s));
+        D9D_TRY(check_labels(ds, split, &s));
         positions += s.length;
         longest = s.length > longest ? s.length : longest;
         *tokens += s.stored;

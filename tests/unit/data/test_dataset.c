@@ -396,6 +396,15 @@ static void put_in_place(d9d_buf *text, const char *from, const char *to)
     *text = out;
 }
 
+/* Writes a manifest whose own hash is right, of a text that ends with another one. */
+static void put_manifest(d9d_buf *text)
+{
+    text->len = (size_t)(strstr(text->data, ",\n  \"xxh3\": ") - text->data);
+    assert_ok(d9d_buf_append(text, "\n}\n", 3));
+    assert_ok(d9d_json_checksum_append(text));
+    put_file("data/manifest.json", text);
+}
+
 /* The recipe's tokenizer is the file beside it: a manifest whose own hash agrees. */
 static void test_other_tokenizer(void **state)
 {
@@ -425,15 +434,46 @@ static void test_other_tokenizer(void **state)
         assert_ok(d9d_buf_append(&text, "", 1));
         put_in_place(&text, "\"tokenizer\": null", recipe);
         put_in_place(&text, "{\n      \"name\": \"tokens-00000.bin\"", file);
-        text.len = (size_t)(strstr(text.data, ",\n  \"xxh3\": ") - text.data);
-        assert_ok(d9d_buf_append(&text, "\n}\n", 3));
-        assert_ok(d9d_json_checksum_append(&text));
-        put_file("data/manifest.json", &text);
+        put_manifest(&text);
         if (i == 0)
             assert_ok(d9d_dataset_verify("data", NULL));
         else
             assert_fails_like(d9d_dataset_verify("data", NULL), D9D_EFORMAT,
                               "its hash is not that of tokenizer.json among the files");
+        d9d_buf_release(&text);
+    }
+}
+
+/* Labels are 1 to 7: of the ranges that are none, each has its sample.  -100 is in any. */
+static void test_label_range(void **state)
+{
+    static const struct {
+        const char *range, *message;
+    } cases[] = {
+        {"\n    1,\n    7\n  ", NULL},
+        {"\n    0,\n    9\n  ", NULL},
+        {"\n    2,\n    7\n  ",
+         "data: sample 0: there are labels outside 2 to 7, which the manifest says"},
+        {"\n    1,\n    6\n  ",
+         "data: sample 6: there are labels outside 1 to 6, which the manifest says"},
+    };
+
+    (void)state;
+    write_documents("docs.jsonl", 20, true);
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        d9d_buf text = {0}, range = {0};
+
+        assert_ok(make((d9d_shard_opts){.seed = -1}));
+        assert_ok(d9d_fs_read("data/manifest.json", 1 << 20, &text));
+        assert_ok(d9d_buf_append(&text, "", 1));
+        assert_ok(d9d_buf_printf(&range, "\"label_range\": [%s]", cases[i].range));
+        put_in_place(&text, "\"label_range\": [\n    1,\n    7\n  ]", range.data);
+        put_manifest(&text);
+        if (cases[i].message == NULL)
+            assert_ok(d9d_dataset_verify("data", NULL));
+        else
+            assert_fails(d9d_dataset_verify("data", NULL), D9D_EVERIFY, cases[i].message);
+        d9d_buf_release(&range);
         d9d_buf_release(&text);
     }
 }
@@ -450,10 +490,7 @@ static void test_former_recipe(void **state)
     assert_ok(d9d_fs_read("data/manifest.json", 1 << 20, &text));
     assert_ok(d9d_buf_append(&text, "", 1));
     put_in_place(&text, "\"unit_bytes\": 4096", "\"part_bytes\": 4096");
-    text.len = (size_t)(strstr(text.data, ",\n  \"xxh3\": ") - text.data);
-    assert_ok(d9d_buf_append(&text, "\n}\n", 3));
-    assert_ok(d9d_json_checksum_append(&text));
-    put_file("data/manifest.json", &text);
+    put_manifest(&text);
     assert_ok(d9d_dataset_verify("data", NULL));
     assert_ok(d9di_dataset_manifest_parse("data", text.data, text.len, &m));
     assert_int_equal(m.recipe.unit_bytes, 4096);
@@ -524,6 +561,7 @@ int main(void)
         unit_test_in_dir(test_cut),
         unit_test_in_dir(test_damage),
         unit_test_in_dir(test_other_tokenizer),
+        unit_test_in_dir(test_label_range),
         unit_test_in_dir(test_former_recipe),
         cmocka_unit_test(test_work_files),
         unit_test_in_dir(test_refusals),
