@@ -11,6 +11,7 @@
 typedef struct spike {
     int64_t step;
     double value, baseline, deviations;
+    int64_t records;   /* that stand out in a row: D9D_REPORT_SPIKES_MIN_WINDOW or more, or 1 */
     json_t *documents; /* NULL: none were recorded */
 } spike;
 
@@ -80,29 +81,60 @@ static void window_push(spike_window *w, double v)
     w->values[w->n++] = v;
 }
 
-/* Checks whether record i is a spike. */
-static d9d_status check_record(const d9d_run_reader *r, size_t i, double v,
-                               const d9d_report_spikes_opts *opts, spike_window *w, spikes *out)
-{
-    double median, deviation;
+/* A walk over the records of a run. */
+typedef struct spike_search {
+    double deviations;
+    spike_window usual;
+    spike_window rise; /* the finite ones of the newest records, if these stand out in a row */
+    int64_t in_a_row;  /* records that do */
+    size_t first;      /* the spike that they began with */
+    spikes *out;
+} spike_search;
 
-    if (w->n < D9D_REPORT_SPIKES_MIN_WINDOW) {
-        if (isfinite(v))
-            window_push(w, v);
-        return D9D_OK;
+static void end_rise(spike_search *s)
+{
+    s->rise.n = 0;
+    s->in_a_row = 0;
+}
+
+/* Adds a record that stands out.  The first of many in a row stands for all of them, and these are
+ * what is usual from then on. */
+static d9d_status add_spike(spike_search *s, const spike *x)
+{
+    if (s->in_a_row++ == 0)
+        s->first = s->out->len;
+    if (isfinite(x->value))
+        window_push(&s->rise, x->value);
+    if (s->in_a_row < D9D_REPORT_SPIKES_MIN_WINDOW)
+        return D9D_VEC_PUSH(s->out, *x);
+    s->out->len = s->first + 1;
+    s->out->data[s->first].records = s->in_a_row;
+    if (s->rise.n == D9D_REPORT_SPIKES_MIN_WINDOW) {
+        const spike_window before = s->usual;
+
+        s->usual = s->rise;
+        s->rise = before;
+        end_rise(s);
     }
-    median = window_median(w);
-    if (v <= median) {
-        window_push(w, v);
+    return D9D_OK;
+}
+
+/* Checks whether the record of a step is a spike. */
+static d9d_status check_record(spike_search *s, int64_t step, double v)
+{
+    const bool judged = s->usual.n >= D9D_REPORT_SPIKES_MIN_WINDOW;
+    const double median = judged ? window_median(&s->usual) : (double)NAN;
+    double deviation;
+
+    if (!judged && !isfinite(v))
         return D9D_OK;
+    if (judged && !(v <= median)) {
+        deviation = window_deviation(&s->usual, median);
+        if (!isfinite(v) || v > median + s->deviations * deviation)
+            return add_spike(s, &(spike){step, v, median, (v - median) / deviation, 1, NULL});
     }
-    deviation = window_deviation(w, median);
-    if (isfinite(v) && !(v > median + opts->deviations * deviation)) {
-        window_push(w, v);
-        return D9D_OK;
-    }
-    if (D9D_VEC_PUSH(out, (spike){r->step[i], v, median, (v - median) / deviation, NULL}) != D9D_OK)
-        return D9D_FAIL(D9D_ENOMEM, "%s: no memory for its spikes", r->path);
+    end_rise(s);
+    window_push(&s->usual, v);
     return D9D_OK;
 }
 
@@ -110,7 +142,11 @@ static d9d_status find_steps(const d9d_run_reader *r, const d9d_report_spikes_op
                              spikes *out)
 {
     const d9d_run_reader_column *c = d9d_run_reader_find_column(r, opts->key);
-    spike_window w = {.capacity = opts->window};
+    spike_search s = {.deviations = opts->deviations,
+                      .usual.capacity = opts->window,
+                      .rise.capacity = opts->window,
+                      .out = out};
+    double *values;
     d9d_status st = D9D_OK;
 
     if (opts->window < D9D_REPORT_SPIKES_MIN_WINDOW)
@@ -118,15 +154,18 @@ static d9d_status find_steps(const d9d_run_reader *r, const d9d_report_spikes_op
                         D9D_REPORT_SPIKES_MIN_WINDOW);
     if (c == NULL)
         return D9D_FAIL(D9D_ECONFIG, "%s: no column %s", r->path, opts->key);
-    w.values = calloc(2 * opts->window, sizeof(double));
-    if (w.values == NULL)
+    values = calloc(4 * opts->window, sizeof(double));
+    if (values == NULL)
         return D9D_FAIL(D9D_ENOMEM, "no memory for a window of %zu records", opts->window);
-    w.sorted = w.values + opts->window;
+    s.usual.values = values;
+    s.usual.sorted = values + opts->window;
+    s.rise.values = values + 2 * opts->window;
+    s.rise.sorted = values + 3 * opts->window;
     for (size_t i = 0; i < r->n && st == D9D_OK; i++)
         if (d9d_run_reader_is_logged(c, i))
-            st = check_record(r, i, c->values[i], opts, &w, out);
-    free(w.values);
-    return st;
+            st = check_record(&s, r->step[i], c->values[i]);
+    free(values);
+    return st == D9D_OK ? D9D_OK : D9D_FAIL(st, "%s: no memory for its spikes", r->path);
 }
 
 static d9d_status find_documents(const d9d_run_reader *r, const d9d_report_spikes_opts *opts,
@@ -178,6 +217,18 @@ static d9d_status fill_table(d9di_text_table *g, const spikes *found, const char
     return D9D_OK;
 }
 
+static d9d_status print_rises(const spikes *found, d9d_buf *out)
+{
+    for (size_t i = 0; i < found->len; i++)
+        if (found->data[i].records > 1)
+            D9D_TRY(d9d_buf_printf(out,
+                                   "from step %lld on %lld records in a row stand out, and the "
+                                   "first is named for all\n",
+                                   (long long)found->data[i].step,
+                                   (long long)found->data[i].records));
+    return D9D_OK;
+}
+
 static d9d_status print_documents(const spikes *found, d9d_buf *out)
 {
     for (size_t i = 0; i < found->len; i++) {
@@ -217,6 +268,8 @@ d9d_status d9d_report_spikes(const d9d_run_reader *r, const d9d_report_spikes_op
         st = fill_table(&g, &found, opts->key);
     put = d9di_text_table_finish(&g, out);
     if (st == D9D_OK && put == D9D_OK)
+        put = print_rises(&found, out);
+    if (st == D9D_OK && put == D9D_OK)
         put = print_documents(&found, out);
     spikes_release(&found);
     return st != D9D_OK ? st : put;
@@ -230,11 +283,12 @@ static json_t *spikes_json(const d9d_run_reader *r, const d9d_report_spikes_opts
 
     for (size_t i = 0; i < found->len; i++)
         bad |= json_array_append_new(
-            list, json_pack("{s:I, s:o, s:o, s:o, s:O*}", "step", (json_int_t)found->data[i].step,
-                            "value", d9di_report_rows_json(found->data[i].value), "usual",
-                            d9di_report_rows_json(found->data[i].baseline), "deviations",
-                            d9di_report_rows_json(found->data[i].deviations), "documents",
-                            found->data[i].documents));
+            list,
+            json_pack("{s:I, s:o, s:o, s:o, s:I, s:O*}", "step", (json_int_t)found->data[i].step,
+                      "value", d9di_report_rows_json(found->data[i].value), "usual",
+                      d9di_report_rows_json(found->data[i].baseline), "deviations",
+                      d9di_report_rows_json(found->data[i].deviations), "records",
+                      (json_int_t)found->data[i].records, "documents", found->data[i].documents));
     if (bad == 0)
         return json_pack("{s:o, s:o, s:o}", "run", d9d_json_str(r->name), "key",
                          d9d_json_str(opts->key), "spikes", list);

@@ -32,6 +32,40 @@ setup() {
     [ "${#lines[@]}" -gt 10 ]
 }
 
+# steps FIRST LAST VALUE: records whose loss is around VALUE, or null.
+steps() {
+    awk -v a="$1" -v b="$2" -v v="$3" 'BEGIN { for (i = a; i <= b; i++)
+        printf "{\"step\": %d, \"loss\": %s}\n", i, v == "null" ? v : v + (i * 7919 % 13) / 100 }'
+}
+
+@test "a rise that lasts is one finding, and the new level is what is usual then" {
+    { steps 1 100 2; steps 101 400 5; } >a/metrics.jsonl
+    run -0 --separate-stderr d9d-metrics spikes a
+    [ "${#lines[@]}" = 3 ]
+    [[ "${lines[1]}" == "101   5."*" 2."* ]]
+    [ "${lines[2]}" = "from step 101 on 8 records in a row stand out, and the first is named for all" ]
+    # What stands out from the new level, and falls back to it, is named again; so is a second rise.
+    { steps 1 100 2; steps 101 200 5; steps 201 203 9; steps 204 300 5; steps 301 400 20; } >a/metrics.jsonl
+    run -0 --separate-stderr d9d-metrics spikes --json a
+    tr -d ' \n' <<<"$output" | grep -o '"step":[0-9]*\|"records":[0-9]*' | paste -sd' ' |
+        diff - <(echo '"step":101 "records":8 "step":201 "records":1 "step":202 "records":1 "step":203 "records":1 "step":301 "records":8')
+    d9d-metrics report -q -o page.html a
+    grep -q '>from 101 on<' page.html
+    grep -q '>201<' page.html
+}
+
+@test "seven in a row are seven findings, and values that are no longer finite are one" {
+    { steps 1 100 2; steps 101 107 5; steps 108 200 2; } >a/metrics.jsonl
+    run -0 --separate-stderr d9d-metrics spikes a
+    [ "${#lines[@]}" = 8 ]
+    { steps 1 100 2; steps 101 102 5; steps 103 300 null; steps 301 305 5; steps 306 400 2; steps 401 401 5; } >a/metrics.jsonl
+    run -0 --separate-stderr d9d-metrics spikes a
+    [ "${#lines[@]}" = 4 ]
+    [[ "${lines[1]}" == "101   5."* ]]
+    [[ "${lines[2]}" == "401   5."* ]]
+    [ "${lines[3]}" = "from step 101 on 205 records in a row stand out, and the first is named for all" ]
+}
+
 @test "the first records are not judged; other columns are" {
     run -0 --separate-stderr d9d-metrics spikes -k grad_norm a
     [[ "$output" == "no spikes: "* ]]

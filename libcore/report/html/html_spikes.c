@@ -51,9 +51,14 @@ static void put_documents(d9di_html_writer *w, const json_t *documents)
 
 static void put_spike(d9di_html_writer *w, const json_t *x, bool with_documents)
 {
-    char text[D9DI_HTML_VALUE_SIZE];
+    char text[D9DI_HTML_VALUE_SIZE], many[D9DI_HTML_VALUE_SIZE + 16];
+    const char *step = d9di_html_format(d9di_html_member(x, "step"), D9DI_HTML_STEP, text);
 
-    d9di_html_row_begin(w, d9di_html_format(d9di_html_member(x, "step"), D9DI_HTML_STEP, text));
+    if (json_integer_value(json_object_get(x, "records")) > 1) {
+        (void)d9d_num_format(many, sizeof(many), "from %s on", step);
+        step = many;
+    }
+    d9di_html_row_begin(w, step);
     if (json_is_null(json_object_get(x, "value")))
         d9di_html_words(w, "not finite");
     else

@@ -85,7 +85,9 @@ D9D_API D9D_MUST_USE d9d_status d9d_report_values_json(const d9d_run_reader *r, 
 /* --- spikes ------------------------------------------------------------------------- */
 
 /* Which steps are spikes.  A value is a spike if it is not finite, or more than `deviations`
- * deviations above the median of the previous `window` records that were no spikes.  A deviation is
+ * deviations above the median of the previous `window` records that were no spikes.  Where
+ * D9D_REPORT_SPIKES_MIN_WINDOW or more in a row would be, as after a rise that lasts, the first
+ * stands for all of them, and they are what later ones are compared with.  A deviation is
  * 1.4826 times the median absolute deviation, which estimates the standard deviation of a normal
  * distribution; it is at least a thousandth of the median.  The first D9D_REPORT_SPIKES_MIN_WINDOW
  * records are never spikes. */
@@ -98,16 +100,17 @@ typedef struct d9d_report_spikes_opts {
 } d9d_report_spikes_opts;
 enum { D9D_REPORT_SPIKES_MIN_WINDOW = 8 };
 
-/* One line per spike: step, value, the median before it, deviations above it; a sentence if there
- * is none.  If the step's documents were recorded (trainer.logging.documents), the ones that raised
- * its loss most follow.  Each has its sample, its index in the sample, targets, mean loss, the
- * step's loss without it, and its first words; the words need the dataset and a tokenizer.  ECONFIG
- * for a key that the run lacks, a window that is too small, or a number of datasets that differs
- * from the run's. */
+/* One line per spike: step, value, the median before it, deviations above it; a sentence for each
+ * that stands for several records in a row, and if there is none.  If the step's documents were
+ * recorded (trainer.logging.documents), the ones that raised its loss most follow.  Each has its
+ * sample, its index in the sample, targets, mean loss, the step's loss without it, and its first
+ * words; the words need the dataset and a tokenizer.  ECONFIG for a key that the run lacks, a
+ * window that is too small, or a number of datasets that differs from the run's. */
 D9D_API D9D_MUST_USE d9d_status d9d_report_spikes(const d9d_run_reader *r,
                                                   const d9d_report_spikes_opts *opts, d9d_buf *out);
-/* A list of {"run", "key", "spikes": [{"step", "value", "usual", "deviations", "documents":
- * [{"sample", "document", "tokens", "mean_loss", "without", "dataset", "split", "text"}]}]}.
+/* A list of {"run", "key", "spikes": [{"step", "value", "usual", "deviations", "records",
+ * "documents": [{"sample", "document", "tokens", "mean_loss", "without", "dataset", "split",
+ * "text"}]}]}.
  * "documents" and its members are there only where they are known. */
 D9D_API D9D_MUST_USE d9d_status d9d_report_spikes_json(const d9d_run_reader_list *r,
                                                        const d9d_report_spikes_opts *opts,
