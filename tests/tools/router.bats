@@ -72,6 +72,16 @@ JSON
     cmp <(dropped auto.jsonl) <(dropped qwen3_moe.jsonl)
 }
 
+@test "the losses that are logged are of rows: micro-batches change nothing" {
+    for micro in 1 4; do
+        d9d-train -q --set trainer.run.dir=r$micro --set trainer.run.steps=1 --set trainer.batching.microbatch_size=$micro \
+            --set model_provider.router.aux_loss_coef=0.1 --set model_provider.router.z_loss_coef=0.01 c.json
+        grep -o '"router_[a-z]*_loss": [0-9.]*' r$micro/metrics.jsonl >losses.$micro
+    done
+    [ "$(wc -l <losses.1)" = 2 ]
+    paste -d' ' losses.1 losses.4 | awk '{ x = $2 / $4 - 1; bad += x * x > 1e-12 } END { exit bad > 0 }'
+}
+
 @test "what cannot be is refused, with the numbers" {
     fails() {
         run -2 d9d-train -q --set "model_provider.$1" c.json
