@@ -109,6 +109,20 @@ edit() { sed -i -e "$1" src/config.json; }
     [ "$(ls)" = src ]
 }
 
+# turn FILE NAME: exchanges both sizes of a matrix.
+turn() { LC_ALL=C sed -i -E 's/("'"$2"'":\{"dtype":"F32","shape":\[)([0-9]+),([0-9]+)\]/\1\3,\2]/' "$1"; }
+
+@test "a tensor of another shape is listed once, whatever is made of it" {
+    turn src/model.safetensors model.layers.0.mlp.down_proj.weight
+    needs="qwen3: 0 missing, 0 unused, 1 mis-shaped tensors: tensor model.layers.0.mlp.down_proj.weight is F32 [50, 36], qwen3 needs F32 [36, 50]"
+    for layout in hf d9d; do refused 2 "does not match: src and $needs" --to $layout; done
+    rm -r src
+    cp -r "$golden/moe" src && chmod -R u+w src
+    turn src/model.safetensors model.layers.0.mlp.experts.3.gate_proj.weight
+    needs="qwen3_moe: 0 missing, 0 unused, 1 mis-shaped tensors: tensor model.layers.0.mlp.experts.3.gate_proj.weight is F32 [32, 20], qwen3_moe needs F32 [20, 32]"
+    for layout in hf d9d; do refused 2 "does not match: src and $needs" --to $layout; done
+}
+
 @test "a missing head of an untied model is missed" {
     edit 's/"tie_word_embeddings": true/"tie_word_embeddings": false/'
     refused 2 "does not match: src and qwen3: 1 missing, 0 unused, 0 mis-shaped tensors: tensor lm_head.weight is missing"

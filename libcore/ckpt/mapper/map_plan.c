@@ -4,6 +4,7 @@
 
 #include <inttypes.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "d9d/base/thread.h"
 
@@ -21,32 +22,64 @@ enum plan_problem { MISSING, UNUSED, MISSHAPED, N_PROBLEMS };
 struct problem_list {
     const d9d_map_plan_opts *opt;
     size_t n[N_PROBLEMS];
-    d9d_buf first; /* messages of the first few */
+    d9d_buf first;     /* messages of the first few */
+    d9d_map misshaped; /* names of tensors that are listed as such: each once */
 };
+
+static void problem_list_release(struct problem_list *ps)
+{
+    d9d_buf_release(&ps->first);
+    d9d_map_release(&ps->misshaped);
+}
 
 static size_t problem_count(const struct problem_list *ps)
 {
     return ps->n[MISSING] + ps->n[UNUSED] + ps->n[MISSHAPED];
 }
 
-D9D_PRINTF(3, 4)
-static d9d_status note_problem(struct problem_list *ps, enum plan_problem kind, const char *fmt,
-                               ...)
+D9D_PRINTF(3, 0)
+static d9d_status vnote_problem(struct problem_list *ps, enum plan_problem kind, const char *fmt,
+                                va_list ap)
 {
     enum { MAX_SHOWN = 4 };
     d9d_buf text = {0};
-    va_list ap;
-    d9d_status st;
+    d9d_status st = d9d_buf_vprintf(&text, fmt, ap);
 
-    va_start(ap, fmt);
-    st = d9d_buf_vprintf(&text, fmt, ap);
-    va_end(ap);
     if (st == D9D_OK && problem_count(ps) < MAX_SHOWN)
         st = d9d_buf_printf(&ps->first, "%s%s", ps->first.len > 0 ? "; " : "", text.data);
     if (st == D9D_OK && ps->opt->on_problem != NULL)
         ps->opt->on_problem(ps->opt->arg, text.data);
     ps->n[kind]++;
     d9d_buf_release(&text);
+    return st;
+}
+
+D9D_PRINTF(3, 4)
+static d9d_status note_problem(struct problem_list *ps, enum plan_problem kind, const char *fmt,
+                               ...)
+{
+    va_list ap;
+    d9d_status st;
+
+    va_start(ap, fmt);
+    st = vnote_problem(ps, kind, fmt, ap);
+    va_end(ap);
+    return st;
+}
+
+/* Of a tensor, and of what is made of it under its name, the first counts. */
+D9D_PRINTF(3, 4)
+static d9d_status note_misshaped(struct problem_list *ps, const char *name, const char *fmt, ...)
+{
+    va_list ap;
+    d9d_status st;
+
+    if (d9d_map_has(&ps->misshaped, name, strlen(name)))
+        return D9D_OK;
+    D9D_TRY(d9d_map_put(&ps->misshaped, name, strlen(name), NULL));
+    va_start(ap, fmt);
+    st = vnote_problem(ps, MISSHAPED, fmt, ap);
+    va_end(ap);
     return st;
 }
 
@@ -83,9 +116,9 @@ static d9d_status check_expect(const d9d_map_plan *p, size_t value, struct probl
         return D9D_OK;
     e = *v->expect;
     e.dtype = view->dtype;
-    return note_problem(ps, MISSHAPED, "tensor %s is %s, %s needs %s", v->name,
-                        d9d_safetensors_describe(&t, has), p->mapper,
-                        d9d_safetensors_describe(&e, wants));
+    return note_misshaped(ps, v->name, "tensor %s is %s, %s needs %s", v->name,
+                          d9d_safetensors_describe(&t, has), p->mapper,
+                          d9d_safetensors_describe(&e, wants));
 }
 
 static d9d_status check_floating(const d9d_map_plan *p, size_t value, struct problem_list *ps)
@@ -95,8 +128,8 @@ static d9d_status check_floating(const d9d_map_plan *p, size_t value, struct pro
 
     if (d9di_cast_is_float(t) || p->m->steps.data[v->consumer].n_out == 0)
         return D9D_OK;
-    return note_problem(ps, MISSHAPED, "tensor %s is %s, %s needs floating point", v->name,
-                        d9d_dtype_safetensors(t), p->mapper);
+    return note_misshaped(ps, v->name, "tensor %s is %s, %s needs floating point", v->name,
+                          d9d_dtype_safetensors(t), p->mapper);
 }
 
 /* Finds each input in the source. */
@@ -165,6 +198,18 @@ static d9d_status bind_inputs(d9d_map_plan *p, const d9d_map_plan_opts *opt,
     return opt->allow_unused ? D9D_OK : note_unused(p, ps);
 }
 
+/* The sentence of an operation begins with the name of the input that does not suit it. */
+static d9d_status note_unsuitable(struct problem_list *ps, const char *sentence)
+{
+    const char *end = strstr(sentence, ": ");
+    char *name = end != NULL ? strndup(sentence, (size_t)(end - sentence)) : strdup(sentence);
+    const d9d_status st =
+        name != NULL ? note_misshaped(ps, name, "tensor %s", sentence) : no_memory();
+
+    free(name);
+    return st;
+}
+
 /* Infers the views of one step's outputs; unknown if an input is unknown. */
 static d9d_status infer_step(d9d_map_plan *p, const d9di_mapper_step *s, struct problem_list *ps)
 {
@@ -181,7 +226,7 @@ static d9d_status infer_step(d9d_map_plan *p, const d9di_mapper_step *s, struct 
         return no_memory();
     st = s->op->infer(&x);
     if (st == D9D_EMISMATCH)
-        return note_problem(ps, MISSHAPED, "tensor %s", d9d_err_message());
+        return note_unsuitable(ps, d9d_err_message());
     D9D_TRY(st);
     for (size_t k = 0; k < s->n_out; k++) {
         p->n_boxes += x.out[k].n;
@@ -258,7 +303,7 @@ static d9d_status build_plan(d9d_map_plan *p, const d9d_map_plan_opts *opt)
     D9D_TRY_OR(st, make_outputs(p, opt), out);
     p->peak = d9di_map_read_peak_bytes(p);
 out:
-    d9d_buf_release(&ps.first);
+    problem_list_release(&ps);
     return st;
 }
 
@@ -312,7 +357,7 @@ d9d_status d9d_map_plan_check_names(const d9d_mapper *m, const d9d_tensor_source
     D9D_TRY_OR(st, note_unused(&p, &ps), out);
     st = report_problems(&ps, &p);
 out:
-    d9d_buf_release(&ps.first);
+    problem_list_release(&ps);
     d9d_arena_release(&p.arena);
     return st;
 }
