@@ -10,6 +10,7 @@
 #include "engine/moe_stats.h"
 #include "engine/pipeline_stats.h"
 #include "tasks/grpo_batch.h"
+#include "train/train_integrity.h"
 
 typedef struct simulation {
     const d9di_plan_simulate_opts *opts;
@@ -25,6 +26,8 @@ typedef struct simulation {
     d9d_grad_finalize grad_finalize;
     d9d_stage_timer *stage_timer;
     d9d_tensor part_targets;
+    d9di_train_run run; /* for `integrity` */
+    d9di_train_integrity integrity;
     d9d_arena arena;
     d9d_batch batch;
     d9di_grpo_buffer completions; /* of a task that generates */
@@ -232,6 +235,14 @@ static d9d_status create_optimizer(simulation *r, uint64_t seed)
                                         seed, &r->optimizer);
 }
 
+/* The checksums of trainer.integrity. */
+static d9d_status open_integrity(simulation *r)
+{
+    r->run = (d9di_train_run){.c = r->opts->config, .where = &r->where, .n_micro = r->n_micro};
+    return d9di_train_integrity_open(&r->integrity, &r->run, &r->engine, r->optimizer,
+                                     &r->grad_finalize.scale, &r->arena);
+}
+
 /* Opens and materialises the rank as train.c does. */
 static d9d_status open_rank(simulation *r)
 {
@@ -269,12 +280,14 @@ static d9d_status open_rank(simulation *r)
     D9D_TRY(part_targets_make(r));
     D9D_TRY(d9d_grad_finalize_init(r->engine.dev, r->n_micro, d9di_pipeline_stats_width(&r->engine),
                                    r->engine.world, &r->grad_finalize));
+    D9D_TRY(open_integrity(r));
     return set_in_backward(r);
 }
 
 static void close_rank(simulation *r)
 {
     d9d_stage_timer_free(r->stage_timer);
+    d9di_train_integrity_close(&r->integrity);
     d9d_tensor_release(&r->part_targets);
     d9d_grad_finalize_release(&r->grad_finalize);
     d9d_optimizer_free(r->optimizer);

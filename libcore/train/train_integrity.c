@@ -36,7 +36,7 @@ static bool has_handlers_between_steps(const d9di_train_run *run)
         "train.step.pre",       "train.forward_backward.pre",
     };
 
-    for (size_t i = 0; i < sizeof(between) / sizeof(between[0]); i++)
+    for (size_t i = 0; i < sizeof(between) / sizeof(between[0]) && run->events != NULL; i++)
         if (d9d_job_events_has_subscriber(run->events, between[i]))
             return true;
     return false;

@@ -66,7 +66,8 @@ typedef struct d9di_train_integrity {
 
 /* ECONFIG for a task whose steps cannot be repeated. */
 d9d_status d9di_train_integrity_check_task(const d9d_train_config *c, const d9di_task *task);
-/* After the stepper; scale: its grad_finalize.scale.  `a` outlives it.  Collective. */
+/* After the stepper; scale: its grad_finalize.scale.  `a` outlives it.  A plan's run has neither a
+ * log nor events.  Collective. */
 d9d_status d9di_train_integrity_open(d9di_train_integrity *it, const d9di_train_run *run,
                                      d9di_engine *e, d9d_optimizer *optimizer,
                                      const d9d_tensor *scale, d9d_arena *a);

@@ -93,6 +93,10 @@ each() {
     [ "$step" -gt 0 ] && [ "$once" -ge $((2 * step)) ] && [ "$again" -gt $((once + once / 2)) ]
 }
 # The start of a job has few exchanges, whatever it computes and how many ranks there are.
+@test "memory with the checksums of trainer.integrity is predicted to the byte" {
+    each dense "2 1 1 1 1 1,1 2 1 1 2 1" 0 trainer.integrity.memory=true trainer.integrity.period_steps=1 trainer.integrity.rerun_period_steps=1
+}
+
 @test "exchanges by the bootstrap are about as many as planned" {
     planned=$(d9d-train --plan --json --set mesh.data_parallel_shard=2 dense.json | sed -n 's/^ *"exchanges": \([0-9]*\),$/\1/p')
     for by in pmix tcp; do

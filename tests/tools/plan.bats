@@ -18,6 +18,14 @@ is() { "${D9D_BUILD:-$BATS_TEST_DIRNAME/../../build}/schemas/dump" "$@"; }
     done
 }
 
+@test "checksums of trainer.integrity are in the plan, to the byte" {
+    for key in period_steps=2 memory=true rerun_period_steps=2; do
+        d9d-train -q -d cpu --set trainer.integrity.$key --set trainer.run.dir=$key c.json
+        measured=$(grep '"loss"' $key/metrics.jsonl | sed 's/.*"mem_bytes": \([0-9]*\).*/\1/' | sort -n | tail -n 1)
+        assert_equal "$key $(plan --set trainer.integrity.$key c.json | number peak)" "$key $measured"
+    done
+}
+
 @test "steps, tokens and sizes are those of the run" {
     d9d-train -q -d cpu --set trainer.checkpointing.period_steps=last_step c.json
     plan c.json >plan.json
