@@ -168,11 +168,11 @@ none | string|none | upper|none | trim|none | length|n | length|n | list|n | joi
 
 # What jinja2 renders and d9d refuses.
 REFUSED = """
-9223372036854775807 + 1|9223372036854775808|3 * 4611686018427387904|2 ** 64|-(-9223372036854775807 - 1)|'%d' % 1e300|'%s' % [s | safe]|('%s' | safe) % s|'{:>5}'.format(3)|'{0[a]}'.format(d)|'{.a}'.format(d)|'{:{}}'.format(3, 4)|'{!a}'.format(u)|'{}'.format(html | safe) ~ ('{}' | safe).format(html)|s.center(20)|s | center(20)|s | truncate(5)|s | wordcount|rows | groupby('role') | list|s | urlencode|s | striptags|s | pprint|dict(**d)|cycler('a', 'b').next()|[s | safe]|range(5)[1:]|rows | map(attribute='role,x') | list|'\\N{BULLET}'|'\u00df'.title()
+9223372036854775807 + 1|9223372036854775808|3 * 4611686018427387904|2 ** 64|-(-9223372036854775807 - 1)|'%d' % 1e300|'%s' % [s | safe]|('%s' | safe) % s|'{:>5}'.format(3)|'{0[a]}'.format(d)|'{.a}'.format(d)|'{:{}}'.format(3, 4)|'{!a}'.format(u)|'{}'.format(html | safe) ~ ('{}' | safe).format(html)|s.center(20)|s | center(20)|s | truncate(5)|s | wordcount|rows | groupby('role') | list|s | urlencode|s | striptags|s | pprint|cycler('a', 'b').next()|[s | safe]|range(5)[1:]|rows | map(attribute='role,x') | list|'\\N{BULLET}'|'\u00df'.title()
 """
 REFUSED_BLOCKS = [
     "{% block x %}{% endblock %}", "{% autoescape true %}{% endautoescape %}",
-    "{% for x in l recursive %}{{ x }}{% endfor %}", "{% for x in l %}{{ loop.cycle('a', 'b') }}{% endfor %}", "{% print n, s %}", "{% set x %}{% for y in l %}{{ loop }}{% endfor %}{% endset %}",
+    "{% print n, s %}", "{% set x %}{% for y in l %}{{ loop }}{% endfor %}{% endset %}",
 ]
 
 
@@ -211,6 +211,47 @@ BLOCKS = [
     "{% for x in ll %}{% for y in x %}{{ x[0] }}{{ y }}{{ loop.parent is defined }}{% endfor %}{% endfor %}", "{% for r in rows | selectattr('x', 'defined') | list %}{{ loop.length }}{{ r.x }}{% endfor %}", "{% for x in l | sort %}{{ x }}{% if not loop.last %}, {% endif %}{% endfor %}", "{% for i in range(rows | length - 1, -1, -1) %}{{ rows[i].role }}{{ i }};{% endfor %}", "{% for x in rows[::-1] %}{{ x.k.v }}{% endfor %}", "{{ rows[0].role if rows else 'none' }}", "{{ (rows | selectattr('role', 'equalto', 'system') | first).k.v }}", "{{ (rows | selectattr('role', 'equalto', 'zz') | first) is defined }}",
 ]
 
+TREE = "{% set tree = [{'n': 'a', 'c': [{'n': 'b', 'c': []}, {'n': 'c', 'c': [{'n': 'd'}]}]}, {'n': 'e', 'c': none}, {'n': 'f', 'c': []}] %}"
+RECURSION = [
+    "{% for x in tree recursive %}{{ x.n }}{% if x.c %}({{ loop(x.c) }}){% endif %}{% endfor %}",
+    "{% for x in tree recursive %}{{ loop.depth }}{{ loop.depth0 }}{{ loop.index }}{{ loop.last }}{{ x.n }}{{ loop(x.c or []) }}{{ loop.index }};{% endfor %}",
+    "{% for x in tree if x.n != 'b' recursive %}{{ x.n }}{{ loop.length }}{% if x.c %}[{{ loop(x.c) }}]{% endif %}{% else %}none{% endfor %}",
+    "{% for x in tree recursive %}{{ x.n }}<{{ loop(x.c | default([], true)) | upper }}>{% else %}-{% endfor %}",
+    "{% for x in tree recursive %}{% set r = loop(x.c or []) %}{{ r | length }}{{ r }}{{ x.n }}{% endfor %}",
+    "{% for x in tree recursive %}{% if x.n == 'c' %}{% continue %}{% endif %}{{ x.n }}{% if x.c %}{{ loop(x.c) }}{% endif %}{% endfor %}",
+    "{% for x in tree recursive %}{% if x.n == 'e' %}{% break %}{% endif %}{{ x.n }}{% if x.c %}{{ loop(iterable=x.c) }}{% endif %}{% endfor %}.",
+    "{% for x in tree recursive %}{{ x.n }}{{ loop.previtem.n }}{{ loop.nextitem.n if not loop.last }}{{ loop(x.c) if x.c else '' }};{% endfor %}",
+    "{% set y = 1 %}{% for x in tree recursive %}{% set y = y + 1 %}{{ y }}{{ loop(x.c) if x.c }}{{ y }}{% endfor %}{{ y }}",
+    "{% set ns = namespace(k=0) %}{% for x in tree recursive %}{% set ns.k = ns.k + 1 %}{{ ns.k }}{{ loop(x.c) if x.c }}{% endfor %}{{ ns.k }}",
+    "{% for x in tree recursive %}{% for y in l %}{{ y }}{{ loop.depth }}{% endfor %}{{ loop(x.c) if x.c }}{% endfor %}",
+    "{% for x in tree recursive %}{% for y in l %}{{ loop(l) }}{% endfor %}{% endfor %}",
+    "{% for x in tree recursive %}{% set outer = loop %}{% for y in [1, 2] %}{{ y }}{{ outer(x.c or []) }}{% endfor %}{{ x.n }}{% endfor %}",
+    "{% for q in [1, 2] %}{% for x in tree recursive %}{{ q }}{{ x.n }}{{ loop(x.c) if x.c }}{% endfor %}{% endfor %}",
+    "{% for x in tree recursive %}{% macro m() %}{{ x.n }}{% endmacro %}{{ m() }}{{ loop(x.c) if x.c }}{{ m() }}{% endfor %}",
+    "{% macro m(t) %}{% for x in t recursive %}{{ x.n }}{{ loop(x.c) if x.c }}{% endfor %}{% endmacro %}[{{ m(tree) }}]",
+    "{% set ns = namespace(f=none) %}{% for x in tree recursive %}{% set ns.f = loop %}{{ x.n }}{% endfor %}{{ ns.f(tree) }}",
+    "{% for x in tree recursive %}{{ loop(x.nope) }}{{ x.n }}{% endfor %}", "{% for x in tree recursive %}{{ loop(x.c) }}{% endfor %}",
+    "{% for x in tree recursive %}{{ loop() }}{% endfor %}", "{% for x in tree recursive %}{{ loop(l, l) }}{% endfor %}", "{% for x in tree recursive %}{{ loop(items=l) }}{% endfor %}",
+    "{% for x in l %}{{ loop(l) }}{% endfor %}", "{% for x, in [l], recursive %}{{ x }}{% endfor %}", "{% for recursive in l %}{{ recursive }}{% endfor %}", "{% for x in recursive %}{% endfor %}", "{% for x in l, recursive %}{{ x }};{% endfor %}", "{% for x in l, recursive recursive %}{{ x }};{% endfor %}", "{% for x in (recursive, 1) %}{{ x }};{% endfor %}",
+    "{% for a, b in [[1, []], [2, [[3, []]]]] recursive %}{{ a }}{{ loop(b) }}{% endfor %}", "{% for k, v in {'a': {'b': {'c': {}}}}.items() recursive %}{{ k }}{{ loop(v.items()) }}{% endfor %}",
+    "{% for c in 'ab' recursive %}{{ c }}{{ loop(c[1:]) }}{% endfor %}", "{% for x in 3 recursive %}{% endfor %}", "{{ recursive }}{{ recursive, 1 }}", "{% if recursive %}a{% endif %}b",
+    "{% for x in tree recursive %}{% filter upper %}{{ x.n }}{{ loop(x.c) if x.c }}{% endfilter %}{% endfor %}", "{% for x in tree recursive %}{% set z %}<{{ loop(x.c) if x.c }}>{% endset %}{{ z }}{{ x.n }}{% endfor %}",
+    "{% for m in rows recursive %}{% generation %}{{ m.role }}{% endgeneration %};{% endfor %}", "{% for x in range(3) recursive %}{{ x }}{{ loop(range(x)) }}{% endfor %}", "{% for x in range(2, 4) | map('string') recursive %}{{ x }}{{ loop('') }}{% endfor %}",
+    "{% for x in tree recursive %}{{ loop.cycle('a', 'b') }}{{ loop.changed(x.n) }}{{ loop(x.c) if x.c }}{{ loop.cycle('c', 'd', 'e') }}{% endfor %}",
+]
+LOOPS = [
+    "{% for x in l %}{{ loop.cycle('a', 'b') }}{% endfor %}", "{% for x in ls %}{{ loop.cycle(1, 2.5, none) }}{{ loop.cycle(*l) }}{% endfor %}", "{% for x in l %}{{ loop.cycle() }}{% endfor %}", "{% for x in l %}{{ loop.cycle(*[]) }}{% endfor %}", "{% for x in l %}{{ loop.cycle(a=1) }}{% endfor %}", "{% for x in l %}{{ loop.cycle('a', b=1) }}{% endfor %}",
+    "{% for x in l %}{{ loop['cycle']('a', 'b') }}{% set c = loop.cycle %}{{ c(1, 2) }}{{ loop.cycle is callable }}{{ loop.cycle is defined }}{% endfor %}", "{% for x in l if x > 1 %}{{ x }}{{ loop.cycle('odd', 'even') }}{% endfor %}", "{% for x in l %}{% for y in ls %}{{ loop.cycle('a', 'b', 'c') }}{% endfor %}{{ loop.cycle('d', 'e') }};{% endfor %}", "{% for x in le %}{{ loop.cycle('a') }}{% else %}none{% endfor %}",
+    "{% for x in [1, 1, 2, 2, 1, true, 1.0] %}{{ loop.changed(x) }}{% endfor %}", "{% for r in rows %}{% if loop.changed(r.role) %}{{ r.role }}{% endif %};{% endfor %}", "{% for x in ll %}{{ loop.changed(x, 1) }}{{ loop.changed(x, 1) }}{{ loop.changed(x) }}{{ loop.changed() }}{% endfor %}", "{% for x in l %}{{ loop.changed() }}{% endfor %}", "{% for x in l %}{{ loop.changed(a=x) }}{% endfor %}", "{% for x in l %}{{ loop.changed([1, {'a': 2}]) }}{% endfor %}",
+]
+MAPPINGS = [
+    "{{ dict(**d) }}", "{{ dict(z=1, **d) }}", "{{ dict([['q', 2]], z=1, **d) }}", "{{ dict(b=1, **d) }}", "{{ dict(**{}) }}", "{{ dict(**d, ) }}", "{{ dict(*[], **d) }}", "{{ dict(**dict(**d)) }}", "{{ dict(**d, **d) }}", "{{ dict(**d, z=1) }}", "{{ dict(**d, *l) }}", "{{ dict(** d or {}) }}", "{{ dict(**({'x': 1} if t else {})) }}",
+    "{{ dict(**l) }}", "{{ dict(**n) }}", "{{ dict(**none) }}", "{{ dict(**nope) }}", "{{ dict(**s) }}", "{{ dict(**{1: 2}) }}", "{{ dict(**{'\u00e9 x': 2}) }}", "{{ dict(**{'': 2}) }}", "{{ dict(**ll) }}", "{{ dict(**) }}", "{{ dict(d, **) }}", "{{ range(**d) }}", "{{ range(3, **{}) | list }}",
+    "{% macro m(a, b=2) %}{{ a }}{{ b }}{{ kwargs }}{{ varargs }}{% endmacro %}{{ m(**{'a': 1}) }}{{ m(1, **{'b': 3}) }}{{ m(**{'a': 1, 'c': 4}) }}{{ m(*[7, 8, 9], **{'x': 1}) }}{{ m(a=5, **{'z': {'y': 1}}) }}",
+    "{% macro m(a, b=2) %}{{ a }}{{ b }}{% endmacro %}{{ m(**{'c': 1}) }}", "{% macro m(a) %}{{ a }}{% endmacro %}{{ m(1, **{'a': 2}) }}", "{% macro m(a) %}{{ a }}{% endmacro %}{{ m(a=1, **{'a': 2}) }}", "{% macro m() %}{{ caller() }}{% endmacro %}{% call m(**{}) %}x{% endcall %}", "{% macro m(a) %}{{ a }}{{ caller() }}{% endmacro %}{% call m(**{'a': 1}) %}x{% endcall %}", "{% macro m() %}{{ kwargs }}{% endmacro %}{{ m(**d) }}{{ m(x=1, **d) }}{% macro w() %}{{ m(**kwargs) }}{% endmacro %}{{ w(q=1, r=2) }}",
+    "{{ d | tojson(**{'indent': 2}) }}", "{{ l | join(**{'d': '-'}) }}", "{{ l | join('-', **{}) }}", "{{ l | join('-', **{'d': '+'}) }}", "{{ s | replace(*['l', 'L'], **{'count': 1}) }}", "{{ rows | map(**{'attribute': 'role'}) | list }}", "{{ rows | map(attribute='nope', **{'default': 'x'}) | list }}", "{{ '%(b)s' | format(**d) }}", "{{ '{b}{a}'.format(**d) }}", "{{ n is divisibleby(**{'num': 7}) }}", "{{ n is divisibleby(*[7]) }}", "{{ namespace(**d).b }}", "{% set ns = namespace(**{'k': 1}) %}{{ ns.k }}", "{{ namespace(**{'_k': 1}) }}", "{% for x in l %}{{ loop.cycle(**{'a': 1}) }}{% endfor %}", "{{ s.split(**{'sep': ', '}) }}",
+]
+
 
 def lines(text):
     for line in text.strip().split("\n"):
@@ -237,7 +278,7 @@ def percents():
 
 
 def expressions():
-    for name, template in list(lines(EXPRESSIONS)) + [(e, "{{ " + e + " }}") for e in percents()] + [(b, b) for b in BLOCKS]:
+    for name, template in list(lines(EXPRESSIONS)) + [(e, "{{ " + e + " }}") for e in percents()] + [(b, b) for b in BLOCKS + [TREE + x for x in RECURSION] + LOOPS + MAPPINGS]:
         yield case(name, template, CONTEXT)
     for name, template in list(lines(REFUSED)) + [(b, b) for b in REFUSED_BLOCKS]:
         yield {"name": name, "template": template, "error": "refused"}

@@ -73,9 +73,9 @@ typedef enum d9di_jinja_node_kind {
     D9DI_JINJA_ATTR,      /* a.name */
     D9DI_JINJA_ITEM,      /* a[b] */
     D9DI_JINJA_SLICE,     /* a[list[0]:list[1]:list[2]], NULL where nothing is written */
-    D9DI_JINJA_CALL,      /* a(list, kw, *c) */
-    D9DI_JINJA_FILTER,    /* a | builtin(list, kw); a NULL: text of a block */
-    D9DI_JINJA_TEST,      /* a is builtin(list, kw) */
+    D9DI_JINJA_CALL,      /* a(list, kw, *c, **b) */
+    D9DI_JINJA_FILTER,    /* a | builtin(list, kw, *c, **b); a NULL: text of a block */
+    D9DI_JINJA_TEST,      /* a is builtin(list, kw, *c, **b) */
     D9DI_JINJA_UNARY,     /* op: '-', '+', '!' */
     D9DI_JINJA_BINARY,
     D9DI_JINJA_AND,
@@ -123,6 +123,7 @@ struct d9di_jinja_node {
     bool takes_rest; /* DEFINE_MACRO: `varargs` occurs */
     bool takes_keywords; /* `kwargs` occurs */
     bool takes_caller;   /* `caller` occurs */
+    bool recursive;      /* FOR: `loop` can be called */
     bool captured;       /* FOR, WITH: a macro in the body keeps the variables */
 };
 

@@ -17,6 +17,7 @@ static const struct {
     [D9DI_JINJA_DICT] = {d9di_jinja_dict_methods, dict_changes},
     [D9DI_JINJA_LIST] = {d9di_jinja_list_methods, list_changes},
     [D9DI_JINJA_TUPLE] = {d9di_jinja_list_methods, NULL},
+    [D9DI_JINJA_LOOP] = {d9di_jinja_loop_methods, NULL},
 };
 
 static bool has(const char *const *names, const char *name, size_t n)
@@ -35,8 +36,11 @@ static d9d_status get_member(d9di_jinja_run *r, const d9di_jinja_value *v, const
     struct d9di_jinja_method *bound;
 
     *out = (d9di_jinja_value){.kind = D9DI_JINJA_UNSET};
-    if (v->kind == D9DI_JINJA_LOOP)
-        return d9di_jinja_loop_attr(r, v->loop, name, n, out);
+    if (v->kind == D9DI_JINJA_LOOP) {
+        D9D_TRY(d9di_jinja_loop_attr(r, v->loop, name, n, out));
+        if (out->kind != D9DI_JINJA_UNSET)
+            return D9D_OK;
+    }
     if (v->kind == D9DI_JINJA_NAMESPACE) {
         const d9di_jinja_value key = d9di_jinja_str(name, n);
         const d9di_jinja_value *at = d9di_jinja_dict_find(r, v->dict, &key);

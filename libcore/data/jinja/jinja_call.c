@@ -72,6 +72,11 @@ static d9d_status bind(const d9di_jinja_builtin *f, d9di_jinja_call *c)
     return D9D_OK;
 }
 
+d9di_jinja_value d9di_jinja_keyword_key(const d9di_jinja_keyword *kw)
+{
+    return kw->key != NULL ? *kw->key : d9di_jinja_str(kw->name, strlen(kw->name));
+}
+
 d9d_status d9di_jinja_apply(const d9di_jinja_builtin *f, d9di_jinja_call *c, d9di_jinja_value *out)
 {
     if (f->call == NULL)
@@ -99,6 +104,7 @@ d9d_status d9di_jinja_call_value(const d9di_jinja_value *f, d9di_jinja_call *c,
     case D9DI_JINJA_METHOD:
         c->self = f->method->self;
         return d9di_jinja_apply(f->method->of, c, out);
+    case D9DI_JINJA_LOOP: c->self = *f; return d9di_jinja_apply(&d9di_jinja_loop_call, c, out);
     case D9DI_JINJA_MACRO: return d9di_jinja_call_macro(f->macro, c, out);
     default:
         return d9di_jinja_fail(c->run, "a value of type %s cannot be called", d9di_jinja_type(f));
@@ -174,8 +180,7 @@ static d9d_status make_dict(const d9di_jinja_call *c, d9di_jinja_kind kind, d9di
     if (c->n == 1)
         D9D_TRY(put_all(c, &c->pos[0], out->dict));
     for (size_t i = 0; i < c->n_kw; i++)
-        D9D_TRY(d9di_jinja_dict_put(c->run, out->dict,
-                                    d9di_jinja_str(c->kw[i].name, strlen(c->kw[i].name)),
+        D9D_TRY(d9di_jinja_dict_put(c->run, out->dict, d9di_jinja_keyword_key(&c->kw[i]),
                                     c->kw[i].value));
     return D9D_OK;
 }

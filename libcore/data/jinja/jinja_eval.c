@@ -180,6 +180,47 @@ static d9d_status eval_positional(d9di_jinja_run *r, d9di_jinja_scope *s, const 
     return D9D_OK;
 }
 
+/* The keyword argument that a member of the dict behind "**" is. */
+static d9d_status make_keyword(d9di_jinja_run *r, const d9di_jinja_call *c,
+                               const d9di_jinja_value *key, const d9di_jinja_value *v,
+                               d9di_jinja_keyword *out)
+{
+    char *name;
+
+    if (key->kind != D9DI_JINJA_STRING || memchr(key->text, '\0', key->n) != NULL)
+        return d9di_jinja_fail(r, "a key of what stands behind \"**\" is no name, but a %s",
+                               d9di_jinja_type(key));
+    D9D_TRY(d9di_jinja_alloc(r, key->n + 1, 1, &name));
+    memcpy(name, key->text, key->n);
+    *out = (d9di_jinja_keyword){name, *v, key};
+    for (size_t i = 0; i < c->n_kw; i++)
+        if (strcmp(c->kw[i].name, name) == 0)
+            return d9di_jinja_fail(r, "the argument \"%.60s\" is there twice", name);
+    return D9D_OK;
+}
+
+/* Adds those of "**" to the keyword arguments. */
+static d9d_status eval_mapping(d9di_jinja_run *r, d9di_jinja_scope *s, const d9di_jinja_node *n,
+                               d9di_jinja_call *c)
+{
+    d9di_jinja_value v;
+    d9di_jinja_keyword *kw;
+
+    D9D_TRY(d9di_jinja_eval(r, s, n->b, &v));
+    if (v.kind == D9DI_JINJA_UNDEFINED)
+        return d9di_jinja_fail_undefined(r, &v);
+    if (v.kind != D9DI_JINJA_DICT)
+        return d9di_jinja_fail(r, "\"**\" needs a dict, not a %s", d9di_jinja_type(&v));
+    D9D_TRY(d9di_jinja_alloc(r, c->n_kw + v.dict->n, sizeof(*kw), &kw));
+    if (c->n_kw > 0)
+        memcpy(kw, c->kw, c->n_kw * sizeof(*kw));
+    for (size_t i = 0; i < v.dict->n; i++)
+        D9D_TRY(make_keyword(r, c, &v.dict->keys[i], &v.dict->values[i], &kw[c->n_kw + i]));
+    c->kw = kw;
+    c->n_kw += v.dict->n;
+    return D9D_OK;
+}
+
 static d9d_status eval_args(d9di_jinja_run *r, d9di_jinja_scope *s, const d9di_jinja_node *n,
                             d9di_jinja_call *c)
 {
@@ -198,7 +239,7 @@ static d9d_status eval_args(d9di_jinja_run *r, d9di_jinja_scope *s, const d9di_j
         c->kw = kw;
     }
     r->line = n->line;
-    return D9D_OK;
+    return n->b != NULL ? eval_mapping(r, s, n, c) : D9D_OK;
 }
 
 static d9d_status add_keyword(d9di_jinja_run *r, d9di_jinja_call *c, const char *name,
@@ -209,7 +250,7 @@ static d9d_status add_keyword(d9di_jinja_run *r, d9di_jinja_call *c, const char 
     D9D_TRY(d9di_jinja_alloc(r, c->n_kw + 1, sizeof(*kw), &kw));
     if (c->n_kw > 0)
         memcpy(kw, c->kw, c->n_kw * sizeof(*kw));
-    kw[c->n_kw++] = (d9di_jinja_keyword){name, *v};
+    kw[c->n_kw++] = (d9di_jinja_keyword){.name = name, .value = *v};
     c->kw = kw;
     return D9D_OK;
 }

@@ -84,19 +84,17 @@ static d9d_status iterate_once(d9di_jinja_run *r, d9di_jinja_loop *l, d9di_jinja
     return d9di_jinja_trace_visit(r, &now, begin);
 }
 
-static d9d_status exec_for(d9di_jinja_run *r, d9di_jinja_scope *s, const d9di_jinja_node *n,
-                           d9di_jinja_flow *flow)
+/* Runs the loop n over items, in the scope s around it. */
+static d9d_status run_loop(d9di_jinja_run *r, d9di_jinja_scope *s, const d9di_jinja_node *n,
+                           const d9di_jinja_value *items, int64_t depth, d9di_jinja_flow *flow)
 {
     d9di_jinja_scope *scope = NULL;
-    d9di_jinja_value items;
     d9di_jinja_loop *l;
     bool more;
 
-    D9D_TRY(d9di_jinja_eval(r, s, n->a, &items));
-    r->line = n->line;
     D9D_TRY(d9di_jinja_alloc(r, 1, sizeof(*l), &l));
-    *l = (d9di_jinja_loop){.node = n, .outer = s, .index0 = -1, .length = -1};
-    D9D_TRY(d9di_jinja_iterate(r, &items, &l->items));
+    *l = (d9di_jinja_loop){.node = n, .outer = s, .index0 = -1, .length = -1, .depth = depth};
+    D9D_TRY(d9di_jinja_iterate(r, items, &l->items));
     for (;;) {
         d9di_jinja_flow inner = D9DI_JINJA_GO_ON;
 
@@ -109,12 +107,39 @@ static d9d_status exec_for(d9di_jinja_run *r, d9di_jinja_scope *s, const d9di_ji
             break;
     }
     if (!l->counted_rest)
-        d9di_jinja_give_back(&items, &l->items, l->at);
+        d9di_jinja_give_back(items, &l->items, l->at);
     if (l->completed || n->c == NULL)
         return D9D_OK;
     D9D_TRY(new_scope(r, s, &scope));
     return d9di_jinja_exec(r, scope, n->c, flow);
 }
+
+static d9d_status exec_for(d9di_jinja_run *r, d9di_jinja_scope *s, const d9di_jinja_node *n,
+                           d9di_jinja_flow *flow)
+{
+    d9di_jinja_value items;
+
+    D9D_TRY(d9di_jinja_eval(r, s, n->a, &items));
+    r->line = n->line;
+    return run_loop(r, s, n, &items, 1, flow);
+}
+
+static d9d_status call_loop(const d9di_jinja_call *c, d9di_jinja_value *out)
+{
+    const d9di_jinja_loop *l = c->self.loop;
+    d9di_jinja_run *r = c->run;
+    const size_t mark = d9di_jinja_mark(r);
+    d9di_jinja_flow flow = D9DI_JINJA_GO_ON;
+
+    if (!l->node->recursive)
+        return d9di_jinja_fail(r, "a loop that is not marked \"recursive\" cannot be called");
+    r->captures++;
+    D9D_TRY(run_loop(r, l->outer, l->node, &c->arg[0], l->depth + 1, &flow));
+    r->captures--;
+    return d9di_jinja_take(r, mark, out);
+}
+
+const d9di_jinja_builtin d9di_jinja_loop_call = {"loop", call_loop, "iterable", 1};
 
 static d9d_status exec_jump(d9di_jinja_run *r, d9di_jinja_scope *s, const d9di_jinja_node *n,
                             d9di_jinja_flow *flow)
@@ -232,7 +257,7 @@ static d9d_status exec_call_block(d9di_jinja_run *r, d9di_jinja_scope *s, const 
 static int find_keyword(const d9di_jinja_call *c, const char *name)
 {
     for (size_t i = 0; i < c->n_kw; i++)
-        if (c->kw[i].name == name)
+        if (strcmp(c->kw[i].name, name) == 0)
             return (int)i;
     return -1;
 }
@@ -287,14 +312,14 @@ static d9d_status bind_rest(const d9di_jinja_call *c, const d9di_jinja_node *n, 
         const char *name = c->kw[i].name;
         size_t at = c->n < n->n_kw ? c->n : n->n_kw;
 
-        while (at < n->n_kw && n->kw[at] != name)
+        while (at < n->n_kw && strcmp(n->kw[at], name) != 0)
             at++;
-        if (at < n->n_kw || (n->takes_caller && name == t->name_caller))
+        if (at < n->n_kw || (n->takes_caller && strcmp(name, t->name_caller) == 0))
             continue;
         if (!n->takes_keywords)
             return d9di_jinja_fail(c->run, "the macro \"%.60s\" takes no keyword \"%.60s\"",
                                    n->name, name);
-        D9D_TRY(d9di_jinja_dict_put(c->run, keywords.dict, d9di_jinja_str(name, strlen(name)),
+        D9D_TRY(d9di_jinja_dict_put(c->run, keywords.dict, d9di_jinja_keyword_key(&c->kw[i]),
                                     c->kw[i].value));
     }
     if (n->takes_keywords)

@@ -28,7 +28,8 @@ typedef struct d9di_jinja_loop {
     d9di_jinja_value before, now, next; /* UNSET: there is none; next: not looked for */
     int64_t index0;                     /* -1: not begun */
     int64_t length;                     /* -1: not counted */
-    int64_t depth;
+    int64_t depth;                      /* 1, and more in calls of a recursive loop */
+    d9di_jinja_value changed;           /* what loop.changed() had last; UNSET: nothing */
 } d9di_jinja_loop;
 
 /* Moves to the next item; *out false: there is none. */
@@ -36,6 +37,9 @@ d9d_status d9di_jinja_loop_next(d9di_jinja_run *r, d9di_jinja_loop *l, bool *out
 /* `loop.name` */
 d9d_status d9di_jinja_loop_attr(d9di_jinja_run *r, d9di_jinja_loop *l, const char *name, size_t n,
                                 d9di_jinja_value *out);
+
+/* `loop(items)` of a recursive loop: what it writes of them. */
+extern const d9di_jinja_builtin d9di_jinja_loop_call;
 
 typedef struct d9di_jinja_macro {
     const d9di_jinja_node *node;

@@ -139,24 +139,15 @@ static d9d_status get_nextitem(d9di_jinja_run *r, d9di_jinja_loop *l, d9di_jinja
 static d9d_status get_depth(d9di_jinja_run *r, d9di_jinja_loop *l, d9di_jinja_value *out)
 {
     (void)r;
-    (void)l;
-    *out = d9di_jinja_int(1);
+    *out = d9di_jinja_int(l->depth);
     return D9D_OK;
 }
 
 static d9d_status get_depth0(d9di_jinja_run *r, d9di_jinja_loop *l, d9di_jinja_value *out)
 {
     (void)r;
-    (void)l;
-    *out = d9di_jinja_int(0);
+    *out = d9di_jinja_int(l->depth - 1);
     return D9D_OK;
-}
-
-static d9d_status refuse(d9di_jinja_run *r, d9di_jinja_loop *l, d9di_jinja_value *out)
-{
-    (void)l;
-    (void)out;
-    return d9di_jinja_fail(r, "loop.cycle and loop.changed are not supported");
 }
 
 static const struct {
@@ -166,8 +157,7 @@ static const struct {
     {"index", get_index},         {"index0", get_index0},     {"first", get_first},
     {"last", get_last},           {"length", get_length},     {"revindex", get_revindex},
     {"revindex0", get_revindex0}, {"previtem", get_previtem}, {"nextitem", get_nextitem},
-    {"depth", get_depth},         {"depth0", get_depth0},     {"cycle", refuse},
-    {"changed", refuse},
+    {"depth", get_depth},         {"depth0", get_depth0},
 };
 
 d9d_status d9di_jinja_loop_attr(d9di_jinja_run *r, d9di_jinja_loop *l, const char *name, size_t n,
@@ -179,3 +169,45 @@ d9d_status d9di_jinja_loop_attr(d9di_jinja_run *r, d9di_jinja_loop *l, const cha
     *out = (d9di_jinja_value){.kind = D9DI_JINJA_UNSET};
     return D9D_OK;
 }
+
+/* --- methods ---------------------------------------------------------------------------------- */
+
+static d9d_status fail_keywords(const d9di_jinja_call *c, const char *method)
+{
+    return d9di_jinja_fail(c->run, "%s: the argument \"%.60s\" is not supported", method,
+                           c->kw[0].name);
+}
+
+/* The argument that it is this iteration's turn to have. */
+static d9d_status loop_cycle(const d9di_jinja_call *c, d9di_jinja_value *out)
+{
+    if (c->n_kw > 0)
+        return fail_keywords(c, "loop.cycle");
+    if (c->n == 0)
+        return d9di_jinja_fail(c->run, "loop.cycle: there are no items");
+    *out = c->pos[(uint64_t)c->self.loop->index0 % c->n];
+    return D9D_OK;
+}
+
+/* Are the arguments others than those of the call before? */
+static d9d_status loop_changed(const d9di_jinja_call *c, d9di_jinja_value *out)
+{
+    d9di_jinja_loop *l = c->self.loop;
+    d9di_jinja_value now;
+    bool same = false;
+
+    if (c->n_kw > 0)
+        return fail_keywords(c, "loop.changed");
+    D9D_TRY(d9di_jinja_seq_new(c->run, D9DI_JINJA_TUPLE, c->n, &now));
+    for (size_t i = 0; i < c->n; i++)
+        D9D_TRY(d9di_jinja_seq_append(c->run, now.seq, c->pos[i]));
+    if (l->changed.kind != D9DI_JINJA_UNSET)
+        D9D_TRY(d9di_jinja_equal(c->run, &l->changed, &now, &same));
+    if (!same)
+        l->changed = now;
+    *out = d9di_jinja_bool(!same);
+    return D9D_OK;
+}
+
+const d9di_jinja_builtin d9di_jinja_loop_methods[] = {
+    {"cycle", loop_cycle, NULL, 0}, {"changed", loop_changed, NULL, 0}, {NULL, NULL, NULL, 0}};

@@ -155,9 +155,7 @@ static d9d_status parse_for(d9di_jinja_parser *p, d9di_jinja_node *n)
     D9D_TRY(d9di_jinja_parse_tuple(p, true, &n->a));
     if (d9di_jinja_skip_name(p, "if"))
         D9D_TRY(d9di_jinja_parse_expr(p, &n->b));
-    if (d9di_jinja_at_name(p, "recursive"))
-        return d9di_jinja_fail_at(p->source, D9D_ENOTSUP, p->t->line,
-                                  "a recursive loop is not supported");
+    n->recursive = d9di_jinja_skip_name(p, "recursive");
     D9D_TRY(expect_block_end(p));
     p->loops++;
     p->has_macro = false;

@@ -59,7 +59,7 @@ out:
 static bool at_tuple_end(const d9di_jinja_parser *p)
 {
     return p->t->kind == D9DI_JINJA_T_VARIABLE_END || p->t->kind == D9DI_JINJA_T_BLOCK_END ||
-           d9di_jinja_at_op(p, ')') || is_name(p->t, "recursive");
+           d9di_jinja_at_op(p, ')');
 }
 
 static d9d_status parse_tuple_items(d9di_jinja_parser *p, bool plain, d9di_jinja_nodes *items,
@@ -196,22 +196,23 @@ static d9d_status parse_primary(d9di_jinja_parser *p, d9di_jinja_node **out)
 
 typedef D9D_VEC(const char *) names;
 
-/* `rest`: what follows a "*". */
-static d9d_status parse_arg(d9di_jinja_parser *p, d9di_jinja_nodes *args, names *kw,
-                            d9di_jinja_node **rest)
+/* What follows a "*" is n->c, and what follows a "**", behind which nothing stands, n->b. */
+static d9d_status parse_arg(d9di_jinja_parser *p, d9di_jinja_node *n, d9di_jinja_nodes *args,
+                            names *kw)
 {
     d9di_jinja_node *arg;
 
-    if (d9di_jinja_at_op(p, D9DI_JINJA_POWER))
-        return d9di_jinja_fail_at(p->source, D9D_ENOTSUP, p->t->line,
-                                  "\"**\" of arguments is not supported");
-    if (*rest == NULL && d9di_jinja_skip_op(p, '*'))
-        return d9di_jinja_parse_expr(p, rest);
+    if (n->b != NULL)
+        return d9di_jinja_unexpected(p, "\")\"");
+    if (d9di_jinja_skip_op(p, D9DI_JINJA_POWER))
+        return d9di_jinja_parse_expr(p, &n->b);
+    if (n->c == NULL && d9di_jinja_skip_op(p, '*'))
+        return d9di_jinja_parse_expr(p, &n->c);
     if (p->t->kind == D9DI_JINJA_T_NAME && p->t[1].kind == D9DI_JINJA_T_OPERATOR &&
         p->t[1].op == '=') {
         D9D_TRY(D9D_VEC_PUSH(kw, p->t->text));
         p->t += 2;
-    } else if (kw->len > 0 || *rest != NULL) {
+    } else if (kw->len > 0 || n->c != NULL) {
         return d9di_jinja_unexpected(p, "a keyword argument");
     }
     D9D_TRY(d9di_jinja_parse_expr(p, &arg));
@@ -226,11 +227,11 @@ static d9d_status parse_args(d9di_jinja_parser *p, d9di_jinja_node *n)
     d9d_status st = D9D_OK;
 
     while (!d9di_jinja_skip_op(p, ')')) {
-        if (args.len > 0 || n->c != NULL)
+        if (args.len > 0 || n->c != NULL || n->b != NULL)
             D9D_TRY_OR(st, d9di_jinja_expect_op(p, ','), out);
         if (d9di_jinja_skip_op(p, ')'))
             break;
-        D9D_TRY_OR(st, parse_arg(p, &args, &kw, &n->c), out);
+        D9D_TRY_OR(st, parse_arg(p, n, &args, &kw), out);
     }
     D9D_TRY_OR(st, d9di_jinja_set_list(p, n, &args), out);
     n->n -= kw.len;

@@ -93,7 +93,10 @@ d9d_status d9di_jinja_to_str(d9di_jinja_run *r, const d9di_jinja_value *v, d9di_
 typedef struct d9di_jinja_keyword {
     const char *name;
     d9di_jinja_value value;
+    const d9di_jinja_value *key; /* of a dict behind "**": the name, as it was there; or NULL */
 } d9di_jinja_keyword;
+/* The name as a key of a dict. */
+d9di_jinja_value d9di_jinja_keyword_key(const d9di_jinja_keyword *kw);
 
 /* A call: the arguments as they are written, and bound to the parameters of a builtin. */
 typedef struct d9di_jinja_call {
@@ -123,7 +126,7 @@ struct d9di_jinja_method {
 extern const d9di_jinja_builtin d9di_jinja_text_filters[], d9di_jinja_seq_filters[],
     d9di_jinja_number_filters[], d9di_jinja_select_filters[], d9di_jinja_tests[],
     d9di_jinja_functions[], d9di_jinja_str_methods[], d9di_jinja_dict_methods[],
-    d9di_jinja_list_methods[];
+    d9di_jinja_list_methods[], d9di_jinja_loop_methods[];
 
 /* NULL: there is none. */
 const d9di_jinja_builtin *d9di_jinja_find(const d9di_jinja_builtin *table, const char *name,

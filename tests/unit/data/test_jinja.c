@@ -73,10 +73,10 @@ static const struct {
     {"{% include 'x' %}", D9D_ENOTSUP, "t.jinja: line 1: {% include %} is not supported"},
     {"{% call n %}{% endcall %}", D9D_EFORMAT, "t.jinja: line 1: expected a call, found \"%}\""},
     {"{% nope %}", D9D_EFORMAT, "t.jinja: line 1: unexpected statement \"nope\""},
-    {"{% for x in l recursive %}{% endfor %}", D9D_ENOTSUP,
-     "t.jinja: line 1: a recursive loop is not supported"},
+    {"{% for x in l recurse %}{% endfor %}", D9D_EFORMAT,
+     "t.jinja: line 1: expected \"%}\", found \"recurse\""},
     {"{% break %}", D9D_EFORMAT, "t.jinja: line 1: \"break\" stands in no loop"},
-    {"{{ f(**x) }}", D9D_ENOTSUP, "t.jinja: line 1: \"**\" of arguments is not supported"},
+    {"{{ f(**x, y) }}", D9D_EFORMAT, "t.jinja: line 1: expected \")\", found \"y\""},
     {"{% macro m(a, a) %}{% endmacro %}", D9D_EFORMAT,
      "t.jinja: line 1: a macro has two parameters \"a\""},
     {"a\n{{ d.b.c }}", D9D_EFORMAT, "t.jinja: line 2: there is no member \"b\""},
@@ -112,6 +112,17 @@ static const struct {
      "t.jinja: line 2: the template raised: no 1"},
     {"{% set d.x = 1 %}", D9D_EFORMAT,
      "t.jinja: line 1: \"d\" is no namespace, so \"x\" of it cannot be set"},
+    {"{% for x in l %}{{ loop(l) }}{% endfor %}", D9D_EFORMAT,
+     "t.jinja: line 1: a loop that is not marked \"recursive\" cannot be called"},
+    {"{% for x in l recursive %}\n{{ loop() }}{% endfor %}", D9D_EFORMAT,
+     "t.jinja: line 2: loop: an argument is missing, 1 are needed"},
+    {"{% for x in l %}{{ loop.cycle() }}{% endfor %}", D9D_EFORMAT,
+     "t.jinja: line 1: loop.cycle: there are no items"},
+    {"{{ dict(**l) }}", D9D_EFORMAT, "t.jinja: line 1: \"**\" needs a dict, not a list"},
+    {"{{ dict(**{1: 2}) }}", D9D_EFORMAT,
+     "t.jinja: line 1: a key of what stands behind \"**\" is no name, but a int"},
+    {"{{ dict(a=1, **{'a': 2}) }}", D9D_EFORMAT,
+     "t.jinja: line 1: the argument \"a\" is there twice"},
 };
 
 static void test_errors(void **state)
@@ -190,6 +201,11 @@ static void test_trace(void **state)
         {"{{ d }}", "{'[x]': '[X<]', '[n]': 1}"},
         {"{% macro m(a) %}({{ a }}){% endmacro %}{{ m(d.x) | trim }}{{ m(o) }}", "([X<])(O)"},
         {"{% set s %}{{ d.x }}!{% endset %}{{ s + s.split('!')[0] }}{{ 1.5 }}", "[X<]![X<]1.5"},
+        {"{{ dict(y=o, **d) }}", "{'y': 'O', '[x]': '[X<]', '[n]': 1}"},
+        {"{% macro m(n) %}{{ kwargs }}{% endmacro %}{{ m(**d) }}", "{'[x]': '[X<]'}"},
+        {"{% for c in d.x recursive %}{{ c }}({{ loop(c[1:]) }}){{ loop.cycle(o, d.x) }}{% endfor "
+         "%}",
+         "[X]()O[<]()[X<]"},
         {"{{ d.x | list | join('-') }}{{ d.x | upper | title }}{{ d.n }}", "[X]-[<X<]1"},
     };
     json_t *context = json_pack("{s:s}", "o", "O");
@@ -316,6 +332,8 @@ static void test_limits(void **state)
                 "%}{% endfor %}",
                 &memory, "more than 10000 bytes of memory");
     check_limit("{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}", NULL,
+                "nested deeper than 1000 levels");
+    check_limit("{% for x in [1] recursive %}{{ loop([1]) }}{% endfor %}", NULL,
                 "nested deeper than 1000 levels");
     check_limit("{% set ns = namespace(l=[]) %}{% for i in range(200) %}{% set ns.l = [ns.l] "
                 "%}{% endfor %}{{ ns.l }}",

@@ -13,11 +13,11 @@
  * The output has the same bytes as that of HuggingFace transformers, which uses jinja2's immutable
  * sandbox with trim_blocks, lstrip_blocks and loop controls.
  *
- * Statements: if, elif, else; for with a filter and else, break, continue; set of names, tuples,
- * namespace attributes and blocks; macro, call; with; filter; raw; print; generation.
+ * Statements: if, elif, else; for with a filter, else and recursion, break, continue; set of names,
+ * tuples, namespace attributes and blocks; macro, call; with; filter; raw; print; generation.
  *
- * Expressions: all literals and operators, slices, calls with keyword arguments, filters and tests.
- * `libcore/data/jinja/README.md` lists the names.
+ * Expressions: all literals and operators, slices, calls with keyword arguments, `*` and `**`,
+ * filters and tests. `libcore/data/jinja/README.md` lists the names.
  *
  * Functions: range, namespace, dict, raise_exception, strftime_now.
  *
@@ -29,9 +29,8 @@
  *
  *     integers       64 bits; an overflow is an error
  *     generators     are computed where they are made
- *     refused        import, include, extends, block, autoescape, recursive loops,
- *                    `**` of arguments, str.format of members or with a format
- *                    specification
+ *     refused        import, include, extends, block, autoescape, str.format of members or with
+ *                    a format specification
  *
  * What is refused is an error that names the line and the construct.  A filter or test that is not
  * known is one at compile time, but within an if statement where it runs, as in jinja2.
