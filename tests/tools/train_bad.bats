@@ -36,8 +36,8 @@ refused() { # SENTENCE [OPTION...]: by d9d-train, exit status 2
     refused 'c.json: model_provider: give either hf_config or model' --set model_provider.hf_config=null
     refused 'c.json: trainer.logging.period_steps: 0 is below the minimum of 1; "disable" turns it off' --set trainer.logging.period_steps=0
     refused 'c.json: trainer.logging.period_steps: unknown word "last-step"; did you mean "last_step"?' --set trainer.logging.period_steps=last-step
-    refused 'c.json: trainer.run.name: must be' --set 'trainer.run.name=[7]'
-    refused 'c.json: trainer.run.name: must be' --set 'trainer.run={"name": 7}'
+    refused 'c.json: trainer.run.name: expected a string, got a list' --set 'trainer.run.name=[7]'
+    refused 'c.json: trainer.run.name: expected a string, got an integer (7)' --set 'trainer.run={"name": 7}'
     refused 'trainer.run.name: ' --set trainer.run.name=a/b
     refused 'trainer.run.name: ' --set trainer.run.name=..
     refused 'nesterov needs a momentum and no dampening' --set 'optimizer={"name": "sgd", "lr": 1, "nesterov": true}'
