@@ -98,6 +98,15 @@ static d9d_status metrics_finish(infer_run *r, d9d_infer_task_summary *s)
     return D9D_OK;
 }
 
+/* Classes that do not exclude each other have other probabilities. */
+static d9d_status check_problem(const d9d_model_spec *m)
+{
+    if (m->provider->family == NULL)
+        return D9D_OK;
+    return d9d_family_check_problem(m->config,
+                                    m->hf_config != NULL ? m->hf_config : "model_provider.model");
+}
+
 /* Runs all checks that need no model memory. */
 static d9d_status run_check(infer_run *r)
 {
@@ -124,6 +133,7 @@ static d9d_status run_check(infer_run *r)
                           (d9d_job_event){.loader = r->data.loader}));
     opts = engine_opts(r);
     D9D_TRY(d9di_engine_open(&opts, &r->engine));
+    D9D_TRY(check_problem(&r->engine.spec));
     D9D_TRY(metrics_open(r));
     return d9di_infer_rows_check(&r->rows);
 }

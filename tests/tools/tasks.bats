@@ -157,6 +157,31 @@ task() { printf 'task={"name": "%s", "output": "%s"%s}' "$1" "$2" "${3:+, $3}"; 
         --set model_provider.hf_config=a/export/config.json --set 'task={"name": "perplexity"}' dense.infer.json
 }
 
+# with_problem NAME WORD: a copy of the classifier, of that problem_type.
+with_problem() {
+    cp -r "$golden/tasks/dense" "$1"
+    jq --arg w "$2" '.problem_type = $w' "$golden/tasks/dense/config.json" >"$1/config.json"
+    mapfile -t "$1" < <(printf '%s\n' --set "model_provider.hf_config=$1" --set "trainer.model_stage_factory.source_checkpoint=$1")
+}
+
+@test "classes that do not exclude each other have no softmax, and what is learned says that its do" {
+    local any one
+    with_problem any multi_label_classification
+    with_problem one single_label_classification
+    says 2 'any/config.json: problem_type is "multi_label_classification", and task classification has' d9d-infer "${any[@]}" dense.infer.json
+    [ ! -e out.jsonl ]
+    d9d-infer -q "${one[@]}" dense.infer.json
+    d9d-infer -q "${any[@]}" --set "$(task embedding any.npy)" dense.infer.json
+    d9d-train -q "${any[@]}" --set trainer.run.steps=1 dense.train.json
+    [ "$(jq -r .problem_type run/export/config.json)" = single_label_classification ]
+    d9d-infer -q --set model_provider.hf_config=run/export --set trainer.model_stage_factory.source_checkpoint=run/export \
+        --set task.output=after.jsonl dense.infer.json
+    # A conversion changes nothing.
+    d9d-map -q any own
+    d9d-map -q --to hf own back
+    cmp any/config.json back/config.json
+}
+
 tuned='peft={"kind": "stack", "methods": [
     {"kind": "lora", "module_name_pattern": ".*\\.(q|v)_proj", "params": {"r": 3, "alpha": 6}},
     {"kind": "full_tune", "module_name_pattern": "cls_head\\.score"}]}'

@@ -81,6 +81,10 @@ static d9d_status head_of_class(const d9di_hf_reader *r, d9d_family_config *c)
     return D9D_OK;
 }
 
+/* What transformers makes of a classifier's logits: null is as ONE_CLASS, a softmax. */
+#define PROBLEM   "problem_type"
+#define ONE_CLASS "single_label_classification"
+
 /* Upper bounds keep products of dimensions far from overflow. */
 enum { MOST_LABELS = 1 << 16, MOST_FEATURES = 1 << 20 };
 
@@ -128,6 +132,25 @@ static d9d_status labels_read(const d9di_hf_reader *r, d9d_family_config *c)
                         "%s: num_labels is %" PRId64 " and id2label has %" PRId64 " label%s",
                         r->where, c->labels, n, D9D_PLURAL(n));
     return range_check(r, "num_labels", c->labels, c->head == D9D_HEAD_CLASSIFICATION, MOST_LABELS);
+}
+
+d9d_status d9d_family_check_problem(const d9d_family_config *c, const char *where)
+{
+    const char *word;
+    json_t *doc;
+    d9d_status st = D9D_OK;
+
+    if (c->head != D9D_HEAD_CLASSIFICATION || c->labels < 2)
+        return D9D_OK;
+    D9D_TRY(d9d_json_parse(D9D_HF_CONFIG_NAME, c->document, strlen(c->document), &doc));
+    word = json_string_value(d9di_hf_member(doc, PROBLEM));
+    if (word != NULL && strcmp(word, ONE_CLASS) != 0)
+        st = D9D_FAIL(D9D_ENOTSUP,
+                      "%s: problem_type is \"%s\", and task classification has probabilities of "
+                      "classes of which a text has one, \"" ONE_CLASS "\"",
+                      where, word);
+    json_decref(doc);
+    return st;
 }
 
 d9d_status d9di_family_head_read(const json_t *doc, const char *where, d9d_family_config *c)
@@ -294,6 +317,18 @@ static json_t *class_build(const d9d_family_config *c)
     return json_pack("[s]", name);
 }
 
+/* A task learns one class of each text, whatever the head was that it began with. */
+static d9d_status problem_write(const d9d_family_config *c, json_t *doc)
+{
+    const json_t *problem = d9di_hf_member(doc, PROBLEM);
+
+    if (!c->new_head || c->head != D9D_HEAD_CLASSIFICATION || c->labels < 2 || problem == NULL)
+        return D9D_OK;
+    return json_object_set_new(doc, PROBLEM, json_string(ONE_CLASS)) == 0
+               ? D9D_OK
+               : D9D_FAIL(D9D_ENOMEM, "config.json: out of memory");
+}
+
 /* Set the labels of a classifier. */
 static d9d_status labels_write(const d9d_family_config *c, json_t *doc)
 {
@@ -335,6 +370,7 @@ static d9d_status own_layout_write(const d9d_family_config *c, json_t *doc)
     const bool classifier = c->new_head && c->family->encoder;
 
     D9D_TRY(d9d_family_mark(c, doc, d9d_hf_config_was_fused(doc)));
+    D9D_TRY(problem_write(c, doc));
     return classifier && labels_count(c->family, doc) != c->labels ? labels_write(c, doc) : D9D_OK;
 }
 
@@ -345,6 +381,7 @@ d9d_status d9d_family_hf_head(const void *config, json_t *doc)
     if (d9di_family_check_hf(c) != D9D_OK || c->custom_router)
         D9D_TRY(own_layout_write(c, doc));
     D9D_TRY(check_config(c));
+    D9D_TRY(problem_write(c, doc));
     if (!c->new_head ||
         (c->head == D9D_HEAD_CLASSIFICATION && labels_count(c->family, doc) == c->labels))
         return D9D_OK;
