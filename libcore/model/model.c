@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "d9d/data/loader/pooling.h"
 #include "d9d/op/math.h"
 
 const char *d9d_head_name(d9d_head_kind kind)
@@ -265,4 +266,14 @@ double d9d_model_flops(const d9d_model *m, int64_t s)
     for (size_t i = d9d_stage_is_first(m->stage); i < m->n_units; i++)
         (void)!d9d_module_each(m->units[i], matrix_elements_add, &elements);
     return 6 * elements;
+}
+
+double d9d_model_batch_flops(const d9d_model *m, const d9d_batch *b)
+{
+    d9d_batch_document d = D9D_BATCH_DOCUMENT_NONE;
+    double sum = 0;
+
+    while (d9d_batch_next_document(b, &d))
+        sum += (double)(d.end - d.first) * d9d_model_flops(m, d.end - d.first);
+    return sum;
 }

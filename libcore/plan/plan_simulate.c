@@ -364,7 +364,7 @@ static d9d_status count_persistent(simulation *r, d9di_plan_simulation *out)
             out->parameters += s->params.p[i]->placement.is_primary
                                    ? d9d_shape_numel(&s->params.p[i]->spec.shape)
                                    : 0;
-        out->model_flops += d9d_model_flops(s->model, r->batch.length);
+        out->model_flops += d9d_model_batch_flops(s->model, &r->batch) / (double)r->batch.tokens;
         D9D_TRY(d9d_fsdp_bytes(s->model, &sharded, &group_bytes));
         out->group_bytes = group_bytes > out->group_bytes ? group_bytes : out->group_bytes;
     }

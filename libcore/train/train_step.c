@@ -62,12 +62,8 @@ void d9di_train_stepper_close(d9di_train_stepper *s)
 /* This rank's share of the batch's model FLOP. */
 static double batch_flops(const d9di_engine *e, const d9d_batch *b)
 {
-    const d9d_model *m = e->whole.model;
-    double sum = 0;
-
-    for (int64_t i = 0; i < b->seqs; i++)
-        sum += (double)b->lengths[i] * d9d_model_flops(m, b->lengths[i]);
-    return sum / d9d_mesh_count(e->mesh, D9D_AXES_CP | D9D_AXIS(TP) | D9D_AXIS(PP));
+    return d9d_model_batch_flops(e->whole.model, b) /
+           d9d_mesh_count(e->mesh, D9D_AXES_CP | D9D_AXIS(TP) | D9D_AXIS(PP));
 }
 
 d9d_status d9di_train_stepper_open_prefetcher(d9di_train_stepper *s, const d9di_train_run *run,

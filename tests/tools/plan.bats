@@ -50,6 +50,22 @@ is() { "${D9D_BUILD:-$BATS_TEST_DIRNAME/../../build}/schemas/dump" "$@"; }
     [ ! -e run ]
 }
 
+# token_flops DATASET [OPTION...]: model FLOP of a token, as MFU, time and the chip's rate give them.
+token_flops() {
+    d9d-train --plan --json --set data.dataset="$1" "${@:2}" c.json |
+        jq -e '.mfu * .step_s * .ranks / .tokens'
+}
+
+@test "tokens of packed documents have the FLOP of their own document" {
+    awk 'BEGIN { for (i = 0; i < 64; i++) {
+        printf "{\"input_ids\": [1"; for (k = 0; k < 32; k++) printf ", %d", (i + k) % 60; print "]}" } }' >docs.jsonl
+    d9d-shard -q --format tokens -o apart docs.jsonl
+    d9d-shard -q --format tokens --pack 512 -o packed docs.jsonl
+    token_flops apart --set trainer.run.steps=1 --set trainer.batching.global_batch_size=4 >apart.txt
+    token_flops packed --set trainer.run.steps=1 --set trainer.batching.global_batch_size=4 >packed.txt
+    paste apart.txt packed.txt | awk '{ exit !($1 > 0 && ($2 / $1 - 1) ^ 2 < 1e-12) }' || { paste apart.txt packed.txt; false; }
+}
+
 # page_mesh WORD DEGREE ...: as the tables of meshes call it, in options.
 page_mesh() {
     local -A axis=([pp]=pipeline_parallel [dpr]=data_parallel_replicate [dps]=data_parallel_shard

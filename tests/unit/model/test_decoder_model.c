@@ -30,6 +30,12 @@ static double ten(const d9d_decoder_layer *l, int64_t s)
     return 10;
 }
 
+static double a_token_with_each(const d9d_decoder_layer *l, int64_t s)
+{
+    (void)l;
+    return (double)s;
+}
+
 static const d9d_decoder_kind plain = {sizeof(plain), .name = "plain", .layer = sizeof(layer),
                                        .init = init, .forward = forward};
 
@@ -128,6 +134,26 @@ static void a_kind_is_read_as_far_as_its_size(void **state)
     d9d_model_free(m);
 }
 
+/* Two rows of five positions: documents of 1 and 3 and padding, and one document of 2. */
+static void a_batch_has_the_flop_of_its_documents(void **state)
+{
+    static const int32_t bounds[] = {0, 1, 4, 5, 7, 10};
+    static const int64_t lengths[] = {4, 2};
+    d9d_batch b = {.seqs = 2, .length = 5, .lengths = lengths};
+    d9d_decoder_kind kind = plain;
+    const double head = 6 * HIDDEN * 7;
+    d9d_model *m;
+
+    (void)state;
+    kind.flops_per_token = a_token_with_each;
+    m = make(&kind, &(d9d_decoder_shape){0}, D9D_WHOLE_MODEL);
+    assert_true(d9d_model_batch_flops(m, &b) == LAYERS * (4 * 4 + 2 * 2) + 6 * head);
+    b.documents = 5;
+    b.cu_seqlens = bounds;
+    assert_true(d9d_model_batch_flops(m, &b) == LAYERS * (1 + 3 * 3 + 2 * 2) + 6 * head);
+    d9d_model_free(m);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -135,6 +161,7 @@ int main(void)
         cmocka_unit_test(learnt_positions_are_on_the_first_stage),
         cmocka_unit_test(without_a_head_it_ends_with_the_norm),
         cmocka_unit_test(a_kind_is_read_as_far_as_its_size),
+        cmocka_unit_test(a_batch_has_the_flop_of_its_documents),
     };
 
     return cmocka_run_group_tests_name("decoder model", tests, NULL, NULL);

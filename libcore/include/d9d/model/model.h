@@ -12,6 +12,7 @@
 
 #include "d9d/ckpt/mapper/mapper.h"
 #include "d9d/data/dataset/field.h"
+#include "d9d/data/loader/loader.h"
 #include "d9d/model/head.h"
 #include "d9d/nn/block.h"
 #include "d9d/nn/parallel_groups.h"
@@ -297,6 +298,8 @@ D9D_API D9D_MUST_USE d9d_status d9d_model_sort_passed(const d9d_model_out *out,
 
 /* ops->flops_per_token(), or its default. */
 D9D_API double d9d_model_flops(const d9d_model *m, int64_t s);
+/* The same of all tokens of a batch: packed documents are sequences of their own, padding is none. */
+D9D_API double d9d_model_batch_flops(const d9d_model *m, const d9d_batch *b);
 D9D_API void d9d_model_free(d9d_model *m);
 
 #ifdef __cplusplus
