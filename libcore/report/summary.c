@@ -46,6 +46,7 @@ static double max_finite(const double *v, size_t n)
 
 static void summarise_steps(const d9d_run_reader *r, d9d_report_run_summary *s)
 {
+    const d9d_run_reader_column *losses = d9d_run_reader_find_column(r, "loss");
     const double *loss = d9d_run_reader_values(r, "loss");
 
     s->first_step = s->last_step = -1;
@@ -54,7 +55,8 @@ static void summarise_steps(const d9d_run_reader *r, d9d_report_run_summary *s)
         if ((r->sources[i] & D9D_RUN_READER_TRAINING) != 0) {
             s->first_step = s->first_step < 0 ? r->step[i] : s->first_step;
             s->last_step = r->step[i];
-            s->last_loss = loss != NULL ? loss[i] : (double)NAN;
+            if (d9d_run_reader_is_logged(losses, i))
+                s->last_loss = losses->values[i];
             s->records++;
         }
     s->min_loss_step = -1;

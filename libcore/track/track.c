@@ -379,7 +379,7 @@ d9d_status d9d_tracker_step(d9d_tracker *t, const d9d_track_step_record *r)
         double value;
         bool whole, always; /* always: written also if NaN; else left out */
     } members[] = {
-        {"loss", r->loss, false, true},
+        {"loss", r->loss, false, false},
         {"grad_norm", r->grad_norm, false, false},
         {"lr", r->lr, false, true},
         {"tokens", (double)r->tokens, true, true},

@@ -76,21 +76,27 @@ static double max_or_nan(double a, double b)
     return isnan(a) || a > b ? a : b;
 }
 
+/* A step without a target has no values, which is 0 here. */
+static double value_or_zero(const d9d_run_reader_column *c, size_t i)
+{
+    return d9d_run_reader_is_logged(c, i) ? c->values[i] : 0;
+}
+
 static d9d_status read_column(const char *dir, int which, d9d_selftest_summary *s)
 {
-    const double *loss, *norm;
+    const d9d_run_reader_column *loss, *norm;
     d9d_run_reader *run;
     d9d_status st = D9D_OK;
 
     D9D_TRY(d9d_run_reader_open(dir, NULL, &run));
-    loss = d9d_run_reader_values(run, "loss");
-    norm = d9d_run_reader_values(run, "grad_norm");
+    loss = d9d_run_reader_find_column(run, "loss");
+    norm = d9d_run_reader_find_column(run, "grad_norm");
     if (loss == NULL || norm == NULL || (which == 1 && (int64_t)run->n != s->n))
         st = D9D_FAIL(D9D_EVERIFY, "%s: %zu steps were recorded", dir, run->n);
     for (size_t i = 0; st == D9D_OK && i < run->n && i < D9D_SELFTEST_STEPS; i++) {
         s->step[i].step = run->step[i];
-        s->step[i].loss[which] = loss[i];
-        s->step[i].norm[which] = norm[i];
+        s->step[i].loss[which] = value_or_zero(loss, i);
+        s->step[i].norm[which] = value_or_zero(norm, i);
         s->n = (int64_t)i + 1;
     }
     d9d_run_reader_close(run);

@@ -101,6 +101,8 @@ static void note_step(d9d_progress *p, const d9di_train_step_result *s)
 {
     char mfu[32] = "";
 
+    if (isnan(s->loss)) /* no target */
+        return;
     if (s->mfu > 0)
         (void)snprintf(mfu, sizeof(mfu), "  %.1f %% MFU", 100 * s->mfu);
     d9d_progress_note(p, "loss %.4f  lr %.3g  %.0f tok/s%s", s->loss, s->lr,
@@ -154,7 +156,8 @@ static d9d_status collect_step(d9di_train *r, d9di_train_pending_step *p, loop_o
     D9D_TRY(d9di_checkpointer_async_advance(r->checkpointer.async, s.step - 1, s.saved));
     if (isnan(t->summary->first_loss))
         t->summary->first_loss = s.loss;
-    t->summary->last_loss = s.loss;
+    if (!isnan(s.loss))
+        t->summary->last_loss = s.loss;
     d9di_train_times_wait(&r->times, s.data_ms);
     note_step(&t->progress, &s);
     d9d_progress_add(&t->progress, 1);

@@ -413,8 +413,8 @@ d9d_status d9di_train_stepper_collect(d9di_train_stepper *s, const d9di_train_ru
     D9D_TRY(d9di_train_stragglers_collect(s->stragglers, run, p->state_before.step, ms));
     s->state.tokens += (int64_t)report->targets;
     *out = (d9di_train_step_result){
-        .loss = p->counts ? report->loss / report->targets : 0,
-        .norm = report->norm,
+        .loss = p->counts ? report->loss / report->targets : NAN,
+        .norm = p->counts ? report->norm : NAN,
         .lr = p->lr,
         .ms = ms,
         .data_ms = (double)p->data_ns * 1e-6,

@@ -7,7 +7,8 @@
 
 /* The report of a step, and the position of the run after it. */
 typedef struct d9di_train_step_result {
-    double loss, norm, lr, ms, data_ms;
+    double loss, norm; /* NaN: no target in the step */
+    double lr, ms, data_ms;
     double mfu;          /* NaN if the device's peak is unknown */
     uint64_t host_bytes; /* of optimizer states and activations in this rank's host memory */
     int64_t targets;

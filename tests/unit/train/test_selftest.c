@@ -75,11 +75,34 @@ static void a_nan_does_not_pass(void **state)
     assert_int_equal(d9d_selftest_compare("mesh", "alone", &s), D9D_EVERIFY);
 }
 
+/* Steps without a target have no loss and no norm, on the mesh and alone. */
+static void a_step_without_a_target_is_the_same(void **state)
+{
+    static const char *const lines[] = {"{\"step\": 1, \"lr\": 1}\n",
+                                        "{\"step\": 2, \"loss\": 3, \"grad_norm\": 1}\n"};
+    d9d_selftest_summary s = {.mesh = "tp 2", .allowed = 1e-5};
+    char text[128];
+
+    (void)state;
+    (void)snprintf(text, sizeof(text), "%s%s", lines[0], lines[1]);
+    for (int i = 0; i < 2; i++) {
+        static const char *const dirs[][2] = {{"mesh", "mesh/metrics.jsonl"},
+                                              {"alone", "alone/metrics.jsonl"}};
+
+        assert_ok(d9d_fs_mkdirs(dirs[i][0]));
+        assert_ok(d9d_fs_write_atomic(dirs[i][1], text, strlen(text)));
+    }
+    assert_ok(d9d_selftest_compare("mesh", "alone", &s));
+    write_run("alone", (const record[]){{5, 1}, {3, 1}}, 2);
+    assert_int_equal(d9d_selftest_compare("mesh", "alone", &s), D9D_EVERIFY);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         unit_test_in_dir(differences_beyond_rounding_are_found),
         unit_test_in_dir(a_nan_does_not_pass),
+        unit_test_in_dir(a_step_without_a_target_is_the_same),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

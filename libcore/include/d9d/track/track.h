@@ -52,7 +52,8 @@ extern "C" {
 
 typedef struct d9d_track_step_record {
     int64_t step;
-    double loss, grad_norm, lr; /* grad_norm NaN: not computed, left out */
+    double loss, grad_norm; /* NaN: there is none, left out */
+    double lr;
     int64_t tokens, samples;    /* totals since the beginning of the run */
     double step_ms, tokens_per_s;
     double data_ms; /* part of step_ms spent waiting for batches; NaN: left out */
