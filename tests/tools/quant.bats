@@ -200,6 +200,55 @@ several() {
     [ "$(find "$2" -name '*.safetensors' | wc -l)" -gt 3 ]
 }
 
+# zero_biases DIR: a file with a bias of zeros for each quantised matrix, as auto_gptq gives it.
+zero_biases() {
+    local header="" at=0 name length
+    for name in $(grep -aoE '"model[a-z0-9._]*\.qweight"' "$1/model.safetensors" | tr -d '"'); do
+        length=$((2 * $(grep -aoE "\"$name\":\{[^}]*\"shape\":\[[0-9]+,[0-9]+\]" "$1/model.safetensors" |
+            sed 's/.*,\([0-9]*\)\]$/\1/')))
+        header+=",\"${name%qweight}bias\":{\"dtype\":\"F16\",\"shape\":[$((length / 2))],\"data_offsets\":[$at,$((at + length))]}"
+        at=$((at + length))
+    done
+    header="{${header#,}}"
+    {
+        # shellcheck disable=SC2059 # bytes of the header's length
+        printf "\\x$(printf %02x $((${#header} % 256)))\\x$(printf %02x $((${#header} / 256)))\\0\\0\\0\\0\\0\\0"
+        printf %s "$header"
+        head -c $at /dev/zero
+    } >"$1/biases.safetensors"
+    {
+        echo '{"weight_map": {'
+        for name in model biases; do
+            grep -aoE '"[a-z0-9._]*":\{"dtype"' "$1/$name.safetensors" | sed "s/{\"dtype\"/\"$name.safetensors\",/"
+        done | sed '$ s/,$//'
+        echo '}}'
+    } >"$1/model.safetensors.index.json"
+}
+
+@test "biases of zeros that auto_gptq added are left out beside an adapter too" {
+    d9d-shard -q --format tokens --out data "$golden/families/deepseek_v3/train.jsonl"
+    copy "$golden/quant/qwen3_gptq" gptq
+    zero_biases gptq
+    d9d-map describe gptq | grep -q " 81 tensors, files: 2; "
+    d9d-map -q --to hf gptq plain
+    d9d-map -q diff plain "$golden/quant/qwen3_gptq_bf16"
+    train gptq "$PWD/gptq" bfloat16
+    sed -i 's/"export_to": [^ ]* //' gptq.json
+    d9d-train -q --device cpu --set trainer.run.dir=lora --set optimizer.lr=0.1 \
+        --set 'peft={"kind": "lora", "module_name_pattern": ".*_proj", "params": {"r": 4, "alpha": 8}}' gptq.json
+    d9d-map -q --adapter lora/adapter --to hf gptq merged
+    d9d-map -q --adapter lora/adapter --to hf "$golden/quant/qwen3_gptq_bf16" twin
+    d9d-map -q diff merged twin
+    run -1 d9d-map -q diff merged plain
+    for base in gptq plain; do
+        d9d-train -q --device cpu --set trainer.run.dir="on-$base" \
+            --set trainer.model_stage_factory.source_checkpoint=$base \
+            --set trainer.model_stage_factory.source_adapter=lora/adapter gptq.json
+        grep -oE '"(loss|grad_norm)": *[0-9.e+-]+' "on-$base/metrics.jsonl" >"on-$base.losses"
+    done
+    cmp on-{gptq,plain}.losses
+}
+
 @test "jobs over what bitsandbytes, GPTQ and AWQ wrote: plain, adapters, requantised, from several files" {
     d9d-shard -q --format tokens --out data "$golden/families/deepseek_v3/train.jsonl"
     for c in bnb4 bnb8 gptq awq; do

@@ -683,6 +683,16 @@ static void merged_identify(void *self, d9d_hasher *h)
     }
 }
 
+/* What the adapter changes is the model's. */
+static d9d_status merged_is_spare(void *self, size_t i, bool *out)
+{
+    const d9d_adapters_merge *m = self;
+
+    *out = false;
+    return m->tensors[i].changes == NULL ? m->src.is_spare(m->src.self, m->tensors[i].index, out)
+                                         : D9D_OK;
+}
+
 /* --- creation -------------------------------------------------------------------------------- */
 
 /* Check types and shapes against the adapters; tensors of a file whose header was not read are
@@ -754,7 +764,8 @@ d9d_tensor_source d9d_adapters_merge_source(d9d_adapters_merge *m)
                                .path = merged_place,
                                .read = merged_read,
                                .prefetch = m->src.prefetch != NULL ? merged_prefetch : NULL,
-                               .fingerprint = m->src.fingerprint != NULL ? merged_identify : NULL};
+                               .fingerprint = m->src.fingerprint != NULL ? merged_identify : NULL,
+                               .is_spare = m->src.is_spare != NULL ? merged_is_spare : NULL};
 }
 
 void d9d_adapters_merge_free(d9d_adapters_merge *m)
