@@ -1,6 +1,6 @@
 /* test_golden_quant.c - decoding of quantised weights, bit for bit that of torch, transformers,
- * compressed-tensors, bitsandbytes, auto_gptq and autoawq (make_quant.py, make_quant_formats.py),
- * whole and in spans of every kind. */
+ * compressed-tensors, modelopt, bitsandbytes, auto_gptq and autoawq (make_quant.py,
+ * make_quant_formats.py, make_quant_served.py), whole and in spans of every kind. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -17,9 +17,20 @@ static const struct {
 } cases[] = {
     {"fp8.safetensors", {.method = D9D_QUANTIZATION_FP8, .block = {16, 8}}, 8},
     {"mxfp4.safetensors", {.method = D9D_QUANTIZATION_MXFP4}, 3},
-    {"packed.safetensors", {.method = D9D_QUANTIZATION_PACKED, .block = {1, 32}}, 5},
+    {"packed.safetensors", {D9D_QUANTIZATION_PACKED, {1, 32}, .bits = 4}, 5},
+    {"packed2.safetensors", {D9D_QUANTIZATION_PACKED, {1, 32}, .bits = 2}, 5},
+    {"packed8.safetensors", {D9D_QUANTIZATION_PACKED, {1, 32}, .bits = 8}, 5},
+    {"zeros2.safetensors", {D9D_QUANTIZATION_PACKED_ZEROS, {1, 32}, .bits = 2}, 5},
+    {"zeros4.safetensors", {D9D_QUANTIZATION_PACKED_ZEROS, {1, 32}, .bits = 4}, 5},
+    {"zeros8.safetensors", {D9D_QUANTIZATION_PACKED_ZEROS, {1, 32}, .bits = 8}, 5},
+    {"nvfp4.safetensors", {D9D_QUANTIZATION_NVFP4, {1, 16}, .bits = 4}, 4},
+    {"mxfp4_packed.safetensors", {D9D_QUANTIZATION_MXFP4_PACKED, {1, 32}, .bits = 4}, 4},
+    {"modelopt_nvfp4.safetensors", {D9D_QUANTIZATION_MODELOPT_NVFP4, {1, 16}, .bits = 4}, 4},
+    {"fp8_matrix.safetensors", {.method = D9D_QUANTIZATION_MODELOPT_FP8}, 4},
+    {"fp8_matrix.safetensors", {.method = D9D_QUANTIZATION_FP8}, 4},
+    {"fp8_rows.safetensors", {D9D_QUANTIZATION_FBGEMM_FP8, {1, 0}, .bits = 8}, 4},
     {"bytes.safetensors", {.method = D9D_QUANTIZATION_BYTES, .block = {1, 0}}, 4},
-    {"bnb4.safetensors", {.method = D9D_QUANTIZATION_BNB4}, 6},
+    {"bnb4.safetensors", {.method = D9D_QUANTIZATION_BNB4, .bits = 4}, 6},
     {"bnb8.safetensors", {.method = D9D_QUANTIZATION_BNB8}, 4},
     {"gptq2.safetensors", {D9D_QUANTIZATION_GPTQ, {1, 32}, .bits = 2, .zeros_less = true}, 3},
     {"gptq4.safetensors", {D9D_QUANTIZATION_GPTQ, {1, 32}, .bits = 4, .zeros_less = true}, 3},

@@ -54,6 +54,42 @@ hide() { sed -i "s/\(gate_proj\.[a-z.]*\)$1\"/\1${1//?/z}\"/" "$2"; }
     done
 }
 
+@test "what AutoFP8, FBGEMM, modelopt and compressed-tensors wrote for serving becomes what they decode" {
+    for c in autofp8:fp8 fbgemm:fbgemm_fp8 modelopt_fp8:modelopt modelopt_nvfp4:modelopt \
+        nvfp4:compressed-tensors mxfp4:compressed-tensors int4:compressed-tensors int8:compressed-tensors; do
+        IFS=: read -r c method <<<"$c"
+        run --separate-stderr d9d-map --to hf "$golden/quant/qwen3_$c" "$c"
+        assert_success
+        [[ "$stderr" == *"qwen3_$c: 14 tensors are decoded from $method; config.json is written without quantization_config"* ]]
+        d9d-map -q diff "$c" "$golden/quant/qwen3_${c}_bf16"
+        cmp {"$c","$golden/quant/qwen3_${c}_bf16"}/config.json
+        [ ! -e "$c/hf_quant_config.json" ]
+        d9d-map describe "$golden/quant/qwen3_$c" | grep -q "; decoded from $method when they are read$"
+    done
+}
+
+@test "hf_quant_config.json says what config.json does not" {
+    copy "$golden/quant/qwen3_modelopt_fp8" m
+    sed -i 's/"FP8"/"W4A8_AWQ"/' m/hf_quant_config.json
+    run -2 --separate-stderr d9d-map --to hf m out
+    assert_equal "$stderr" 'd9d-map: not supported: m/config.json: quantization_config.quant_algo: "W4A8_AWQ" is not decoded, only "FP8", "NVFP4" and "W4A16_NVFP4" in groups of 16; of others take the unquantised weights'
+    rm m/hf_quant_config.json
+    run -2 --separate-stderr d9d-map --to hf m out
+    [[ "$stderr" == *" is of weights that are quantised (fp8, compressed-tensors, fbgemm_fp8 or modelopt), and m/config.json has no quantization_config that says so" ]]
+    for text in '[]' '{"quantization": 3}' '{"quantization": {"quant_algo": '; do
+        echo "$text" >m/hf_quant_config.json
+        run -1 --separate-stderr d9d-map --to hf m out
+        [[ "$stderr" == "d9d-map: malformed data: m/hf_quant_config.json: "* ]]
+    done
+    assert_equal "$(echo '{"quantization": 3}' >m/hf_quant_config.json; d9d-map --to hf m out 2>&1)" \
+        'd9d-map: malformed data: m/hf_quant_config.json: "quantization" must be an object'
+    copy "$golden/quant/qwen3_modelopt_fp8_bf16" caches # which alone are quantised
+    echo '{"quantization": {"quant_algo": null, "kv_cache_quant_algo": "FP8"}}' >caches/hf_quant_config.json
+    d9d-map -q --to hf caches plain
+    d9d-map -q diff caches plain
+    cmp {caches,plain}/config.json
+}
+
 @test "an old folder whose quantiser wrote a file of its own is refused with what is missing" {
     copy "$golden/quant/qwen3_gptq" old
     cp "$golden/quant/qwen3_gptq_bf16/config.json" old
@@ -66,7 +102,10 @@ hide() { sed -i "s/\(gate_proj\.[a-z.]*\)$1\"/\1${1//?/z}\"/" "$2"; }
 }
 
 @test "quantised weights that lack a part are refused by its name" {
-    for c in bnb4:absmax bnb4:quant_map bnb8:SCB gptq:scales gptq:qzeros awq:qzeros; do
+    for c in bnb4:absmax bnb4:quant_map bnb8:SCB gptq:scales gptq:qzeros awq:qzeros autofp8:weight_scale \
+        autofp8:weight fbgemm:weight_scale modelopt_fp8:weight_scale \
+        modelopt_nvfp4:weight_scale_2 nvfp4:weight_global_scale nvfp4:weight_packed mxfp4:weight_scale \
+        int4:weight_zero_point int8:weight_scale; do
         IFS=: read -r c part <<<"$c"
         copy "$golden/quant/qwen3_$c" "less-$c-$part"
         hide "$part" "less-$c-$part/model.safetensors"
@@ -268,6 +307,17 @@ zero_biases() {
     done
 }
 
+@test "jobs over what is quantised for serving, from several files" {
+    d9d-shard -q --format tokens --out data "$golden/families/deepseek_v3/train.jsonl"
+    for c in autofp8 fbgemm modelopt_nvfp4 nvfp4 mxfp4 int4 int8; do
+        several "$golden/quant/qwen3_$c" "$c"
+        train "$c" "$PWD/$c" bfloat16
+        train "${c}_bf16" "$golden/quant/qwen3_${c}_bf16" bfloat16
+        cmp {"$c","${c}_bf16"}.losses
+        cmp export-{"$c","${c}_bf16"}/model.safetensors
+    done
+}
+
 @test "quantised tensors that do not fit are refused by one sentence" {
     refused() { # CODE SENTENCE
         run "-$1" --separate-stderr d9d-map -q bad out
@@ -276,7 +326,7 @@ zero_biases() {
     }
     copy "$fp8" bad
     sed -i 's/"quant_method": "fp8"/"quant_method": "hqq"/' bad/config.json
-    refused 2 'not supported: bad/config.json: quantization_config.quant_method: "hqq" is not supported; "fp8", "mxfp4", "compressed-tensors", "bitsandbytes", "gptq" and "awq" are decoded when they are read, of others take the unquantised weights'
+    refused 2 'not supported: bad/config.json: quantization_config.quant_method: "hqq" is not supported; "fp8", "mxfp4", "compressed-tensors", "bitsandbytes", "gptq", "awq", "fbgemm_fp8" and "modelopt" are decoded when they are read, of others take the unquantised weights'
     cp "$plain/config.json" bad/config.json
     refused 2 "does not match: bad: tensor model.layers.0.mlp.down_proj.weight_scale_inv is of weights that are quantised (fp8), and bad/config.json has no quantization_config that says so"
     sed 's/^ *16,$/32,/' "$fp8/config.json" >bad/config.json

@@ -129,8 +129,8 @@ llama|rope_scaling|{"rope_type": "longrope"}|short_factor of scaled rotary embed
 llama|rope_scaling|{"rope_type": "dynamic"}|factor of scaled rotary embedding is missing
 llama|rope_scaling|{"rope_type": "dynamic", "factor": "x"}|factor: expected a number, got "x"
 llama|rope_scaling|{"rope_type": 5}|rope_scaling: 5 is not supported
-llama|quantization_config|{"quant_method": "hqq", "nbits": 4}|quantization_config.quant_method: "hqq" is not supported; "fp8", "mxfp4", "compressed-tensors", "bitsandbytes", "gptq" and "awq" are decoded when they are read, of others take the unquantised weights
-llama|quantization_config|{"quant_method": "compressed-tensors"}|quantization_config.format: null is not decoded, only symmetric "pack-quantized" of 4 bits, "int-quantized" and "float-quantized" of 8; of others take the unquantised weights
+llama|quantization_config|{"quant_method": "hqq", "nbits": 4}|quantization_config.quant_method: "hqq" is not supported; "fp8", "mxfp4", "compressed-tensors", "bitsandbytes", "gptq", "awq", "fbgemm_fp8" and "modelopt" are decoded when they are read, of others take the unquantised weights
+llama|quantization_config|{"quant_method": "compressed-tensors"}|quantization_config.format: null is not decoded, only "pack-quantized" of 2, 4 and 8 bits, symmetric "int-quantized" and "float-quantized" of 8, "nvfp4-pack-quantized" and "mxfp4-pack-quantized"; of others take the unquantised weights
 llama|quantization_config|4|quantization_config: must be an object
 LIST
     folder llama

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "ckpt/quant/dequant_method.h"
+#include "ckpt/quant/dequant_numbers.h"
 
 enum { MAX_GAP = 2048 /* bytes between two runs that are cheaper to read than a second call */ };
 
@@ -64,22 +65,25 @@ d9d_status d9di_dequant_read_floats(const d9di_dequant_item *p, int place, uint6
 {
     const d9d_dtype type = d9di_dequant_stored(p, place)->dtype;
     const uint64_t width = d9d_dtype_size(type);
-    const uint16_t *half = (const uint16_t *)out + n; /* 16 bits are widened in place */
+    unsigned char *raw = (unsigned char *)out + n * (sizeof(*out) - width); /* widened in place */
+    const uint16_t *half = (const uint16_t *)(const void *)raw;
 
-    D9D_TRY(d9di_dequant_read(p, place, first * width,
-                              width == sizeof(float) ? (void *)out : (uint16_t *)out + n,
-                              n * width));
-    for (uint64_t i = 0; width != sizeof(float) && i < n; i++)
-        out[i] = type == D9D_BF16 ? d9d_bf16_to_f32(half[i]) : d9d_f16_to_f32(half[i]);
+    D9D_TRY(d9di_dequant_read(p, place, first * width, raw, n * width));
+    for (uint64_t i = 0; type != D9D_F32 && i < n; i++)
+        out[i] = type == D9D_BF16      ? d9d_bf16_to_f32(half[i])
+                 : type == D9D_F16     ? d9d_f16_to_f32(half[i])
+                 : type == D9D_F8_E4M3 ? d9di_dequant_byte(type, raw[i])
+                                       : d9di_dequant_e8m0(raw[i]);
     return D9D_OK;
 }
 
-void d9di_dequant_span_of_pairs(const d9di_dequant_item *p, uint64_t first, uint64_t n,
-                                uint64_t *at, uint64_t *bytes)
+void d9di_dequant_span_of_bits(const d9di_dequant_item *p, uint64_t first, uint64_t n, uint64_t *at,
+                               uint64_t *bytes)
 {
-    (void)p;
-    *at = first / 2;
-    *bytes = (first + n + 1) / 2 - *at;
+    const uint64_t per = 8 / (uint64_t)p->q->bits;
+
+    *at = first / per;
+    *bytes = (first + n - 1) / per + 1 - *at;
 }
 
 static bool is_one_call(const d9di_dequant_columns *c)
@@ -203,6 +207,7 @@ static d9d_status item_add(d9d_dequant *d, size_t i)
         return D9D_FAIL(D9D_EFORMAT, "%s: tensor %s is there, and quantised as %s too",
                         d->src.path(d->src.self, i), name, values);
     *p = (d9di_dequant_item){.src = &d->src,
+                             .method = m,
                              .q = &d->q,
                              .block = {d->q.block[0], d->q.block[1]},
                              .decoded = {.name = name}};
@@ -214,13 +219,18 @@ static d9d_status item_add(d9d_dequant *d, size_t i)
     return d9d_map_put(&d->items, name, strlen(name), p);
 }
 
-/* The place of a tensor beside the values, by its name; 0: it has none. */
+/* The place of a tensor beside the values, by the longest suffix of its name; 0: it has none. */
 static int place_of(const d9di_dequant_method *m, const char *name)
 {
+    size_t longest = 0;
+    int place = 0;
+
     for (int k = D9DI_DEQUANT_SCALES; m->suffix[k] != NULL; k++)
-        if (has_suffix(name, m->suffix[k]))
-            return k;
-    return 0;
+        if (has_suffix(name, m->suffix[k]) && strlen(m->suffix[k]) > longest) {
+            longest = strlen(m->suffix[k]);
+            place = k;
+        }
+    return place;
 }
 
 /* Present tensor i of the source: decoded, as it is, or, if it belongs to another, not at all. */
@@ -249,6 +259,23 @@ static d9d_status tensor_add(d9d_dequant *d, size_t i)
     return D9D_OK;
 }
 
+/* Does any tensor have the name of this method's scales? */
+static bool has_scales(const d9d_dequant *d, const d9di_dequant_method *m)
+{
+    for (size_t i = 0; i < d->src.n; i++)
+        if (has_suffix(d->src.at(d->src.self, i)->name, m->suffix[D9DI_DEQUANT_SCALES]))
+            return true;
+    return false;
+}
+
+/* The first of the methods that are configured alike whose names the tensors have. */
+static void choose_names(d9d_dequant *d)
+{
+    for (const d9di_dequant_method *m = d->method; m->or_else != NULL; m = m->or_else)
+        if (!has_scales(d, m) && has_scales(d, m->or_else))
+            d->method = m->or_else;
+}
+
 static d9d_status tensors_add(d9d_dequant *d)
 {
     d->entries = d9d_arena_alloc(&d->arena, (d->src.n + 1) * sizeof(*d->entries));
@@ -259,6 +286,7 @@ static d9d_status tensors_add(d9d_dequant *d)
 
         D9D_TRY(d9d_map_put(&d->numbers, name, strlen(name), (void *)(uintptr_t)(i + 1)));
     }
+    choose_names(d);
     for (size_t i = 0; i < d->src.n; i++)
         D9D_TRY(tensor_add(d, i));
     return D9D_OK;

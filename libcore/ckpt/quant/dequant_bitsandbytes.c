@@ -36,7 +36,7 @@ static bool is_of8(const json_t *o)
 
 static d9d_status configure(const json_t *o, const char *where, d9d_quantization *q)
 {
-    (void)q;
+    q->bits = is_of4(o) ? 4 : 8;
     return is_of4(o) != is_of8(o)
                ? D9D_OK
                : D9D_FAIL(D9D_ECONFIG,
@@ -269,7 +269,7 @@ static d9d_status runs_decode(const d9di_dequant_item *p, struct run *r, uint64_
         uint64_t at, bytes;
 
         k = n < RUN ? n : RUN;
-        d9di_dequant_span_of_pairs(p, first, k, &at, &bytes);
+        d9di_dequant_span_of_bits(p, first, k, &at, &bytes);
         D9D_TRY(d9di_dequant_read(p, VALUES, at, r->packed, bytes));
         D9D_TRY(scales_read(p, r, first / block, (first + k - 1) / block - first / block + 1));
         run_decode(p, r, first, k, dst);
@@ -308,7 +308,7 @@ const d9di_dequant_method d9di_dequant_bnb4 = {
     .configure = configure,
     .shape = shape4,
     .read = read4,
-    .span = d9di_dequant_span_of_pairs,
+    .span = d9di_dequant_span_of_bits,
 };
 
 /* --- 8 bits ----------------------------------------------------------------------------------- */
@@ -336,11 +336,6 @@ static void numbers8(const d9di_dequant_item *p, float scale, float out[256])
         out[i] = d9di_dequant_byte(D9D_I8, i) * scale * 7.874015718698502e-3f;
 }
 
-static d9d_status read8(const d9di_dequant_item *p, uint64_t first, uint64_t n, void *dst)
-{
-    return d9di_dequant_bytes_read(p, numbers8, first, n, dst);
-}
-
 static bool is_integers(d9d_dtype type)
 {
     return type == D9D_I8;
@@ -356,5 +351,6 @@ const d9di_dequant_method d9di_dequant_bnb8 = {.name = NAME,
                                                .is_values = is_integers,
                                                .configure = configure,
                                                .shape = shape8,
-                                               .read = read8,
+                                               .bytes = numbers8,
+                                               .read = d9di_dequant_bytes_read,
                                                .span = d9di_dequant_bytes_span};

@@ -1,7 +1,6 @@
 /* dequant_bytes.c - see ckpt/quant/dequant_bytes.h. */
 #include "ckpt/quant/dequant_bytes.h"
 
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -47,13 +46,14 @@ static bool is_one_scale(const d9di_dequant_item *p)
     return p->block[0] == 0 && v->ndim == 2 && (s->ndim == 0 || (s->ndim == 1 && s->shape[0] == 1));
 }
 
-d9d_status d9di_dequant_bytes_shape(d9di_dequant_item *p)
+d9d_status d9di_dequant_bytes_shape(d9di_dequant_item *p, d9d_arena *a)
 {
     const d9d_safetensors_tensor *v = d9di_dequant_stored(p, D9DI_DEQUANT_VALUES),
                                  *s = d9di_dequant_stored(p, D9DI_DEQUANT_SCALES);
     d9d_safetensors_tensor need = {.name = s->name, .dtype = D9D_F32};
     char text[D9D_SAFETENSORS_DESCRIBE];
 
+    (void)a;
     if (v->ndim < 2)
         return d9di_dequant_fail(p, D9DI_DEQUANT_SCALES, "scales of a matrix");
     need.ndim = scale_shape(p, need.shape);
@@ -67,51 +67,22 @@ d9d_status d9di_dequant_bytes_shape(d9di_dequant_item *p)
     return D9D_OK;
 }
 
+d9d_status d9di_dequant_fp8_shape(d9di_dequant_item *p, d9d_arena *a)
+{
+    const d9d_safetensors_tensor *v = d9di_dequant_stored(p, D9DI_DEQUANT_VALUES);
+
+    if (v->dtype != D9D_F8_E4M3 || v->ndim < 2)
+        return d9di_dequant_fail(p, D9DI_DEQUANT_SCALES, "scales of a matrix in F8_E4M3");
+    return d9di_dequant_bytes_shape(p, a);
+}
+
+bool d9di_dequant_is_fp8(d9d_dtype type)
+{
+    return type == D9D_F8_E4M3 || type == D9D_F8_E5M2;
+}
+
 /* --- decoding ----------------------------------------------------------------------------------
  */
-
-/* The numbers by their bits: sign, four bits of exponent with bias 7, three of mantissa.  All ones
- * are NaN; there is no infinity. */
-#define EIGHTHS(x) 8 * (x), 9 * (x), 10 * (x), 11 * (x), 12 * (x), 13 * (x), 14 * (x), 15 * (x)
-static const float magnitudes[128] = {
-    0,
-    0x1p-9f,
-    2 * 0x1p-9f,
-    3 * 0x1p-9f,
-    4 * 0x1p-9f,
-    5 * 0x1p-9f,
-    6 * 0x1p-9f,
-    7 * 0x1p-9f,
-    EIGHTHS(0x1p-9f),
-    EIGHTHS(0x1p-8f),
-    EIGHTHS(0x1p-7f),
-    EIGHTHS(0x1p-6f),
-    EIGHTHS(0x1p-5f),
-    EIGHTHS(0x1p-4f),
-    EIGHTHS(0x1p-3f),
-    EIGHTHS(0x1p-2f),
-    EIGHTHS(0x1p-1f),
-    EIGHTHS(1.f),
-    EIGHTHS(2.f),
-    EIGHTHS(4.f),
-    EIGHTHS(8.f),
-    EIGHTHS(16.f),
-    256,
-    288,
-    320,
-    352,
-    384,
-    416,
-    448,
-    NAN,
-};
-
-float d9di_dequant_byte(d9d_dtype type, int byte)
-{
-    if (type == D9D_I8)
-        return byte < 128 ? (float)byte : (float)(byte - 256);
-    return byte < 128 ? magnitudes[byte] : -magnitudes[byte - 128];
-}
 
 /* What each of the 256 bytes is in a block of some scale. */
 typedef union table {
@@ -123,7 +94,6 @@ typedef union table {
  * reading is ahead of writing. */
 struct span {
     const d9di_dequant_item *p;
-    d9di_dequant_bytes_fn *numbers;
     d9d_dtype to;
     const uint8_t *packed;
     unsigned char *dst;
@@ -133,7 +103,7 @@ static void table_fill(table *t, const struct span *s, float scale)
 {
     float x[256];
 
-    s->numbers(s->p, scale, s->to == D9D_F32 ? t->f : x);
+    s->p->method->bytes(s->p, scale, s->to == D9D_F32 ? t->f : x);
     for (int i = 0; s->to != D9D_F32 && i < 256; i++)
         t->h[i] = d9d_bf16_from_f32(x[i]);
 }
@@ -213,13 +183,13 @@ static d9d_status memory_alloc(const d9di_dequant_item *p, const d9di_dequant_gr
     return *scales != NULL && (!few || *tables != NULL) ? D9D_OK : d9di_dequant_no_memory(p);
 }
 
-d9d_status d9di_dequant_bytes_read(const d9di_dequant_item *p, d9di_dequant_bytes_fn *numbers,
-                                   uint64_t first, uint64_t n, void *dst)
+d9d_status d9di_dequant_bytes_read(const d9di_dequant_item *p, uint64_t first, uint64_t n,
+                                   void *dst)
 {
     const d9di_dequant_grid g = d9di_dequant_grid_of(p);
     const uint64_t width = d9d_dtype_size(p->decoded.dtype);
     unsigned char *packed = (unsigned char *)dst + n * (width - 1);
-    struct span s = {p, numbers, p->decoded.dtype, packed, dst};
+    struct span s = {p, p->decoded.dtype, packed, dst};
     float *scales;
     table *tables;
     d9d_status st = memory_alloc(p, &g, n, &scales, &tables);
@@ -231,6 +201,14 @@ d9d_status d9di_dequant_bytes_read(const d9di_dequant_item *p, d9di_dequant_byte
     free(scales);
     free(tables);
     return st;
+}
+
+void d9di_dequant_bytes_product(const d9di_dequant_item *p, float scale, float out[256])
+{
+    const d9d_dtype type = d9di_dequant_stored(p, D9DI_DEQUANT_VALUES)->dtype;
+
+    for (int i = 0; i < 256; i++)
+        out[i] = d9di_dequant_byte(type, i) * scale;
 }
 
 void d9di_dequant_bytes_span(const d9di_dequant_item *p, uint64_t first, uint64_t n, uint64_t *at,

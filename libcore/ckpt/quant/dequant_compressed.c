@@ -13,36 +13,43 @@ enum { MAX_GROUP = 1 << 20 };
 
 /* --- the configuration ------------------------------------------------------------------------ */
 
+/* What is decoded of a group's weights: arrays of the values that members may have. */
 typedef struct format {
     const char *name;
     d9d_quantization_method method;
-    const char *bits, *types; /* of "num_bits" and "type": arrays of what is decoded */
+    const char *num_bits, *type, *symmetric, *strategies;
+    int64_t group; /* group_size is a multiple of; of FP4 the number itself */
 } format;
 
+#define BY_ROWS "[\"channel\", \"group\"]"
+#define BY_ANY  "[\"channel\", \"group\", \"tensor\", \"block\"]"
 static const format formats[] = {
-    {"pack-quantized", D9D_QUANTIZATION_PACKED, "[4]", "[\"int\"]"},
-    {"int-quantized", D9D_QUANTIZATION_BYTES, "[8]", "[\"int\"]"},
-    {"float-quantized", D9D_QUANTIZATION_BYTES, "[8]", "[\"float\"]"},
-    {"naive-quantized", D9D_QUANTIZATION_BYTES, "[8]", "[\"int\", \"float\"]"},
+    {"pack-quantized", D9D_QUANTIZATION_PACKED, "[2, 4, 8]", "[\"int\"]", "[true]", BY_ROWS, 0},
+    {"pack-quantized", D9D_QUANTIZATION_PACKED_ZEROS, "[2, 4, 8]", "[\"int\"]", "[false]", BY_ROWS,
+     0},
+    {"int-quantized", D9D_QUANTIZATION_BYTES, "[8]", "[\"int\"]", "[true]", BY_ANY, 0},
+    {"float-quantized", D9D_QUANTIZATION_BYTES, "[8]", "[\"float\"]", "[true]", BY_ANY, 0},
+    {"naive-quantized", D9D_QUANTIZATION_BYTES, "[8]", "[\"int\", \"float\"]", "[true]", BY_ANY, 0},
+    {"nvfp4-pack-quantized", D9D_QUANTIZATION_NVFP4, "[4]", "[\"float\"]", "[true]",
+     "[\"tensor_group\"]", 16},
+    {"mxfp4-pack-quantized", D9D_QUANTIZATION_MXFP4_PACKED, "[4]", "[\"float\"]", "[true]",
+     "[\"group\"]", 32},
 };
+enum { N_FORMATS = sizeof(formats) / sizeof(formats[0]) };
 #define DECODED                                                                                    \
-    "symmetric \"pack-quantized\" of 4 bits, \"int-quantized\" and \"float-quantized\" of 8"
+    "\"pack-quantized\" of 2, 4 and 8 bits, symmetric \"int-quantized\" and "                      \
+    "\"float-quantized\" of 8, \"nvfp4-pack-quantized\" and \"mxfp4-pack-quantized\""
 
 /* Other members of a group's weights: arrays of the values that are decoded; NULL: it changes no
  * number, or strategy_read() reads it. */
 static const struct rule {
     const char *name, *only;
 } rules[] = {
-    {"symmetric", "[true]"},
-    {"dynamic", "[false]"},
-    {"actorder", "[null, false, \"weight\", \"static\"]"},
-    {"strategy", NULL},
-    {"group_size", NULL},
-    {"block_structure", NULL},
-    {"observer", NULL},
-    {"observer_kwargs", NULL},
-    {"scale_dtype", NULL},
-    {"zp_dtype", NULL}, /* of zeros, which symmetric numbers have none of */
+    {"dynamic", "[false]"},    {"actorder", "[null, false, \"weight\", \"static\"]"},
+    {"strategy", NULL},        {"group_size", NULL},
+    {"block_structure", NULL}, {"observer", NULL},
+    {"observer_kwargs", NULL}, {"scale_dtype", NULL}, /* the scales' own types say it */
+    {"zp_dtype", NULL}, /* zeros that are decoded are packed as the numbers are */
 };
 
 static d9d_status fail_member(const char *where, const char *name, const json_t *v)
@@ -54,11 +61,14 @@ static d9d_status fail_member(const char *where, const char *name, const json_t 
 static d9d_status member_check(const format *f, const char *name, const json_t *v,
                                const char *where)
 {
-    const char *only = strcmp(name, "num_bits") == 0 ? f->bits
-                       : strcmp(name, "type") == 0   ? f->types
-                                                     : "[null]";
+    const struct rule own[] = {
+        {"num_bits", f->num_bits}, {"type", f->type}, {"symmetric", f->symmetric}};
+    const char *only = "[null]";
     bool found = true;
 
+    for (size_t i = 0; i < sizeof(own) / sizeof(own[0]); i++)
+        if (strcmp(own[i].name, name) == 0)
+            only = own[i].only;
     for (size_t i = 0; i < sizeof(rules) / sizeof(rules[0]); i++)
         if (strcmp(rules[i].name, name) == 0)
             only = rules[i].only;
@@ -67,14 +77,32 @@ static d9d_status member_check(const format *f, const char *name, const json_t *
     return found ? D9D_OK : fail_member(where, name, v);
 }
 
-static const format *format_of(const json_t *o)
+/* Weights of the first group. */
+static const json_t *first_weights(const json_t *o)
+{
+    json_t *groups = json_object_get(o, "config_groups");
+
+    return json_object_get(json_object_iter_value(json_object_iter(groups)), "weights");
+}
+
+static bool is_named(const format *f, const json_t *o)
 {
     const char *word = json_string_value(json_object_get(o, "format"));
 
-    for (size_t i = 0; word != NULL && i < sizeof(formats) / sizeof(formats[0]); i++)
-        if (strcmp(formats[i].name, word) == 0)
-            return &formats[i];
-    return NULL;
+    return word != NULL && strcmp(f->name, word) == 0;
+}
+
+/* The format by its name and whether numbers have zeros; NULL. */
+static const format *format_of(const json_t *o)
+{
+    const bool zeros = json_is_false(json_object_get(first_weights(o), "symmetric"));
+    const format *found = NULL;
+
+    for (size_t i = 0; i < N_FORMATS; i++)
+        if (is_named(&formats[i], o) &&
+            (found == NULL || zeros == (strcmp(formats[i].symmetric, "[false]") == 0)))
+            found = &formats[i];
+    return found;
 }
 
 static bool is_size(const json_t *v)
@@ -82,51 +110,69 @@ static bool is_size(const json_t *v)
     return json_is_integer(v) && json_integer_value(v) > 0 && json_integer_value(v) <= MAX_GROUP;
 }
 
-/* Which numbers share a scale. */
-static d9d_status strategy_read(const json_t *weights, const char *where, int64_t block[2])
+/* Groups of codes are of whole int32, or of the one size that the format has. */
+static bool is_group(const format *f, const json_t *size, int bits)
+{
+    const json_int_t n = json_integer_value(size);
+
+    return is_size(size) && (f->group > 0                          ? n == f->group
+                             : f->method == D9D_QUANTIZATION_BYTES ? true
+                                                                   : n % (32 / bits) == 0);
+}
+
+/* The strategy, or what its absence means to compressed-tensors, if the format has it. */
+static d9d_status strategy_word(const format *f, const json_t *weights, const char *where,
+                                const char **out)
 {
     const json_t *strategy = json_object_get(weights, "strategy");
     const json_t *size = json_object_get(weights, "group_size");
-    const json_t *blocks = json_object_get(weights, "block_structure");
     const char *word = json_string_value(strategy);
+    json_t *v;
+    bool found;
+    d9d_status st;
 
-    if (word == NULL) /* as compressed-tensors has it */
-        word = is_size(size) ? "group" : "tensor";
-    block[0] = strcmp(word, "tensor") == 0 ? 0 : 1;
-    block[1] = 0;
-    if (strcmp(word, "tensor") == 0 || strcmp(word, "channel") == 0)
-        return D9D_OK;
-    if (strcmp(word, "group") == 0) {
-        block[1] = json_integer_value(size);
-        return is_size(size) ? D9D_OK : fail_member(where, "group_size", size);
+    if (word == NULL)
+        word = is_size(size) ? "group" : json_integer_value(size) == -1 ? "channel" : "tensor";
+    v = json_string(word);
+    if (v == NULL)
+        return D9D_FAIL(D9D_ENOMEM, "%s: out of memory", where);
+    st = d9di_dequant_is_in(where, f->strategies, v, &found);
+    json_decref(v);
+    *out = word;
+    return st != D9D_OK || found ? st : fail_member(where, "strategy", strategy);
+}
+
+/* Which numbers share a scale. */
+static d9d_status strategy_read(const format *f, const json_t *weights, const char *where,
+                                d9d_quantization *q)
+{
+    const json_t *size = json_object_get(weights, "group_size");
+    const json_t *blocks = json_object_get(weights, "block_structure");
+    const char *word = NULL;
+
+    D9D_TRY(strategy_word(f, weights, where, &word));
+    q->block[0] = strcmp(word, "tensor") == 0 ? 0 : 1;
+    q->block[1] = 0;
+    if (strcmp(word, "group") == 0 || strcmp(word, "tensor_group") == 0) {
+        q->block[1] = json_integer_value(size);
+        return is_group(f, size, q->bits) ? D9D_OK : fail_member(where, "group_size", size);
     }
-    if (strcmp(word, "block") != 0)
-        return fail_member(where, "strategy", strategy);
-    for (size_t i = 0; i < 2; i++) {
-        block[i] = json_integer_value(json_array_get(blocks, i));
+    for (size_t i = 0; i < 2 && strcmp(word, "block") == 0; i++) {
+        q->block[i] = json_integer_value(json_array_get(blocks, i));
         if (json_array_size(blocks) != 2 || !is_size(json_array_get(blocks, i)))
             return fail_member(where, "block_structure", blocks);
     }
     return D9D_OK;
 }
 
-/* Groups of four bits are of whole int32; a matrix has no single scale. */
-static d9d_status packed_check(const json_t *weights, const char *where, const int64_t block[2])
-{
-    if (block[0] != 1)
-        return fail_member(where, "strategy", json_object_get(weights, "strategy"));
-    return block[1] % 8 == 0
-               ? D9D_OK
-               : fail_member(where, "group_size", json_object_get(weights, "group_size"));
-}
-
 static d9d_status weights_read(const format *f, const json_t *weights, const char *where,
-                               int64_t block[2])
+                               d9d_quantization *q)
 {
+    const json_t *bits = json_object_get(weights, "num_bits");
     const char *name;
     json_t *v;
 
-    if (json_object_get(weights, "num_bits") == NULL)
+    if (bits == NULL)
         return D9D_FAIL(D9D_ECONFIG,
                         "%s: " D9D_QUANTIZATION_FIELD ".config_groups: weights have no num_bits",
                         where);
@@ -134,15 +180,18 @@ static d9d_status weights_read(const format *f, const json_t *weights, const cha
     {
         D9D_TRY(member_check(f, name, v, where));
     }
-    D9D_TRY(strategy_read(weights, where, block));
-    return f->method == D9D_QUANTIZATION_PACKED ? packed_check(weights, where, block) : D9D_OK;
+    q->bits = (int)json_integer_value(bits);
+    return strategy_read(f, weights, where, q);
 }
 
+/* A group may name its format, which must be the whole's. */
 static d9d_status format_check(const format *f, const json_t *o, const char *where)
 {
-    return f != NULL && (json_object_get(o, "format") == NULL || format_of(o) == f)
+    const json_t *v = json_object_get(o, "format");
+
+    return f != NULL && (v == NULL || json_is_null(v) || is_named(f, o))
                ? D9D_OK
-               : fail_member(where, "format", json_object_get(o, "format"));
+               : fail_member(where, "format", v);
 }
 
 /* Sparse matrices that are stored as dense ones are no others. */
@@ -153,6 +202,25 @@ static d9d_status sparsity_check(const json_t *o, const char *where)
 
     D9D_TRY(d9di_dequant_is_in(where, "[\"dense\"]", json_object_get(v, "format"), &dense));
     return dense ? D9D_OK : fail_member(where, "sparsity_config", v);
+}
+
+/* All groups are decoded alike. */
+static d9d_status same_check(const d9d_quantization *a, const d9d_quantization *b,
+                             const char *where)
+{
+    if (memcmp(a->block, b->block, sizeof(a->block)) != 0)
+        return D9D_FAIL(D9D_ENOTSUP,
+                        "%s: " D9D_QUANTIZATION_FIELD ".config_groups: scales are of %lld x "
+                        "%lld numbers in one group and %lld x %lld in another, which must be "
+                        "the same (0: all)",
+                        where, (long long)a->block[0], (long long)a->block[1],
+                        (long long)b->block[0], (long long)b->block[1]);
+    return a->bits == b->bits
+               ? D9D_OK
+               : D9D_FAIL(D9D_ENOTSUP,
+                          "%s: " D9D_QUANTIZATION_FIELD ".config_groups: numbers have %d bits in "
+                          "one group and %d in another, which must be the same",
+                          where, a->bits, b->bits);
 }
 
 d9d_status d9di_dequant_compressed_configure(const json_t *o, const char *where,
@@ -172,18 +240,13 @@ d9d_status d9di_dequant_compressed_configure(const json_t *o, const char *where,
                         where);
     json_object_foreach((json_t *)(uintptr_t)groups, name, v)
     {
-        int64_t block[2];
+        d9d_quantization of = *q;
 
         D9D_TRY(format_check(f, v, where));
-        D9D_TRY(weights_read(f, json_object_get(v, "weights"), where, block));
-        if (any && memcmp(q->block, block, sizeof(block)) != 0)
-            return D9D_FAIL(D9D_ENOTSUP,
-                            "%s: " D9D_QUANTIZATION_FIELD ".config_groups: scales are of %lld x "
-                            "%lld numbers in one group and %lld x %lld in another, which must be "
-                            "the same (0: all)",
-                            where, (long long)q->block[0], (long long)q->block[1],
-                            (long long)block[0], (long long)block[1]);
-        memcpy(q->block, block, sizeof(block));
+        D9D_TRY(weights_read(f, json_object_get(v, "weights"), where, &of));
+        if (any)
+            D9D_TRY(same_check(q, &of, where));
+        *q = of;
         any = true;
     }
     return D9D_OK;
@@ -207,10 +270,14 @@ const char *const d9di_dequant_compressed_members[] = {"quant_method",
                                                        "version",
                                                        NULL};
 
-/* Scales and zeros of activations and of caches, zeros of symmetric weights, and shapes. */
-const char *const d9di_dequant_compressed_hidden[] = {
-    "input_scale", "output_scale", ".k_scale", ".v_scale",
-    ".q_scale",    "_zero_point",  "_shape",   NULL};
+/* Scales and zeros of activations and of caches, and shapes. */
+#define ACTIVATIONS                                                                                \
+    "input_scale", "output_scale", ".k_scale", ".v_scale", ".q_scale", "input_zero_point",         \
+        "output_zero_point", ".k_zero_point", ".v_zero_point", ".q_zero_point",                    \
+        "input_global_scale", "output_global_scale", "_shape"
+const char *const d9di_dequant_compressed_activations[] = {ACTIVATIONS, NULL};
+/* And zeros of symmetric weights. */
+const char *const d9di_dequant_compressed_hidden[] = {ACTIVATIONS, "_zero_point", NULL};
 
 /* --- bytes ------------------------------------------------------------------------------------ */
 
@@ -221,10 +288,9 @@ static bool is_bytes(d9d_dtype type)
 
 static d9d_status shape(d9di_dequant_item *p, d9d_arena *a)
 {
-    (void)a;
     if (!is_bytes(d9di_dequant_stored(p, D9DI_DEQUANT_VALUES)->dtype))
         return d9di_dequant_fail(p, D9DI_DEQUANT_SCALES, "scales of a matrix in F8_E4M3 or I8");
-    return d9di_dequant_bytes_shape(p);
+    return d9di_dequant_bytes_shape(p, a);
 }
 
 /* Rounded to the type of the scales, as compressed-tensors does. */
@@ -235,11 +301,6 @@ static void numbers(const d9di_dequant_item *p, float scale, float out[256])
 
     for (int i = 0; i < 256; i++)
         out[i] = d9di_dequant_round(d9di_dequant_byte(bytes, i) * scale, type);
-}
-
-static d9d_status read(const d9di_dequant_item *p, uint64_t first, uint64_t n, void *dst)
-{
-    return d9di_dequant_bytes_read(p, numbers, first, n, dst);
 }
 
 static bool is_of(const json_t *o)
@@ -255,5 +316,6 @@ const d9di_dequant_method d9di_dequant_bytes = {.name = D9DI_DEQUANT_COMPRESSED,
                                                 .is_values = is_bytes,
                                                 .configure = d9di_dequant_compressed_configure,
                                                 .shape = shape,
-                                                .read = read,
+                                                .bytes = numbers,
+                                                .read = d9di_dequant_bytes_read,
                                                 .span = d9di_dequant_bytes_span};

@@ -1,9 +1,10 @@
 /* dequant_fp8.c - FP8 (e4m3) with a float32 scale for each block of a matrix: DeepSeek V3, MiniMax,
- * Qwen3-FP8.  See d9d/ckpt/quant/dequant.h.
+ * Qwen3-FP8; for the matrix: Mistral, AutoFP8; for each row: FBGEMM, as Llama 3.1 405B.  See
+ * d9d/ckpt/quant/dequant.h.
  */
-#include <string.h>
-
 #include "ckpt/quant/dequant_bytes.h"
+
+#include <string.h>
 
 enum { MAX_BLOCK = 1 << 20 };
 
@@ -39,49 +40,55 @@ static d9d_status configure(const json_t *o, const char *where, d9d_quantization
     return D9D_OK;
 }
 
-static d9d_status shape(d9di_dequant_item *p, d9d_arena *a)
+/* One scale a matrix, whatever weight_block_size says. */
+static d9d_status whole_shape(d9di_dequant_item *p, d9d_arena *a)
 {
-    const d9d_safetensors_tensor *v = d9di_dequant_stored(p, D9DI_DEQUANT_VALUES);
-
-    (void)a;
-    if (v->dtype != D9D_F8_E4M3 || v->ndim < 2)
-        return d9di_dequant_fail(p, D9DI_DEQUANT_SCALES, "scales of a matrix in F8_E4M3");
-    return d9di_dequant_bytes_shape(p);
+    p->block[0] = p->block[1] = 0;
+    return d9di_dequant_fp8_shape(p, a);
 }
 
-static void numbers(const d9di_dequant_item *p, float scale, float out[256])
-{
-    (void)p;
-    for (int i = 0; i < 256; i++)
-        out[i] = d9di_dequant_byte(D9D_F8_E4M3, i) * scale;
-}
+/* Scales of activations and caches. */
+static const char *const hidden[] = {
+    ".input_scale", ".input_scale_ub", ".activation_scale", ".output_scale",
+    ".kv_scale",    ".k_scale",        ".v_scale",          NULL};
+static const char *const members[] = {"quant_method",      "fmt",
+                                      "weight_block_size", "activation_scheme",
+                                      "kv_cache_scheme",   "modules_to_not_convert",
+                                      "ignored_layers",    "scale_fmt",
+                                      "dequantize",        NULL};
+#define FP8                                                                                        \
+    .hidden = hidden, .is_values = d9di_dequant_is_fp8, .bytes = d9di_dequant_bytes_product,       \
+    .read = d9di_dequant_bytes_read, .span = d9di_dequant_bytes_span
 
-static d9d_status read(const d9di_dequant_item *p, uint64_t first, uint64_t n, void *dst)
-{
-    return d9di_dequant_bytes_read(p, numbers, first, n, dst);
-}
-
-static bool is_values(d9d_dtype type)
-{
-    return type == D9D_F8_E4M3 || type == D9D_F8_E5M2;
-}
-
-static const char *const hidden[] = {".input_scale", ".activation_scale", NULL};
-static const char *const members[] = {"quant_method",
-                                      "fmt",
-                                      "weight_block_size",
-                                      "activation_scheme",
-                                      "modules_to_not_convert",
-                                      "ignored_layers",
-                                      "scale_fmt",
-                                      "dequantize",
-                                      NULL};
+/* AutoFP8 and vLLM */
+static const d9di_dequant_method whole = {.name = "fp8",
+                                          .suffix = {"", "_scale"},
+                                          .members = members,
+                                          .configure = configure,
+                                          .shape = whole_shape,
+                                          FP8};
 const d9di_dequant_method d9di_dequant_fp8 = {.name = "fp8",
+                                              .or_else = &whole,
                                               .suffix = {"", "_scale_inv"},
-                                              .hidden = hidden,
                                               .members = members,
-                                              .is_values = is_values,
                                               .configure = configure,
-                                              .shape = shape,
-                                              .read = read,
-                                              .span = d9di_dequant_bytes_span};
+                                              .shape = d9di_dequant_fp8_shape,
+                                              FP8};
+
+/* --- FBGEMM ----------------------------------------------------------------------------------- */
+
+static d9d_status fbgemm_configure(const json_t *o, const char *where, d9d_quantization *q)
+{
+    (void)o, (void)where;
+    q->block[0] = 1;
+    return D9D_OK;
+}
+
+static const char *const fbgemm_members[] = {"quant_method", "activation_scale_ub",
+                                             "modules_to_not_convert", NULL};
+const d9di_dequant_method d9di_dequant_fbgemm_fp8 = {.name = "fbgemm_fp8",
+                                                     .suffix = {"", "_scale"},
+                                                     .members = fbgemm_members,
+                                                     .configure = fbgemm_configure,
+                                                     .shape = d9di_dequant_fp8_shape,
+                                                     FP8};

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "ckpt/quant/dequant_method.h"
+#include "ckpt/quant/dequant_numbers.h"
 
 enum {
     GROUP = 32,         /* numbers with one scale */
@@ -40,16 +41,6 @@ static d9d_status shape(d9di_dequant_item *p, d9d_arena *a)
 
 /* --- numbers -------------------------------------------------------------------------- */
 
-/* 2^(scale - 127); 255 is infinity, as by transformers. */
-static float scale_of(uint8_t scale)
-{
-    const uint32_t u = scale > 0 ? (uint32_t)scale << 23 : UINT32_C(1) << 22;
-    float f;
-
-    memcpy(&f, &u, sizeof(f));
-    return f;
-}
-
 /* The sixteen numbers of a scale; they are made when a group first has it. */
 typedef struct numbers {
     bool made[256];
@@ -61,14 +52,13 @@ typedef struct numbers {
 
 static void numbers_make(numbers *t, uint8_t scale, d9d_dtype to)
 {
-    static const float e2m1[16] = {0,   0.5f,  1,   1.5f,  2,   3,   4,   6,
-                                   -0., -0.5f, -1., -1.5f, -2., -3., -4., -6.};
+    const float of = d9di_dequant_e8m0(scale);
 
     for (int i = 0; i < 16; i++)
         if (to == D9D_F32)
-            t->of.f[scale][i] = e2m1[i] * scale_of(scale);
+            t->of.f[scale][i] = d9di_dequant_e2m1[i] * of;
         else
-            t->of.h[scale][i] = d9d_bf16_from_f32(e2m1[i] * scale_of(scale));
+            t->of.h[scale][i] = d9d_bf16_from_f32(d9di_dequant_e2m1[i] * of);
     t->made[scale] = true;
 }
 

@@ -9,11 +9,17 @@ static const d9di_dequant_method *const methods[] = {
     [D9D_QUANTIZATION_FP8] = &d9di_dequant_fp8,
     [D9D_QUANTIZATION_MXFP4] = &d9di_dequant_mxfp4,
     [D9D_QUANTIZATION_PACKED] = &d9di_dequant_packed,
+    [D9D_QUANTIZATION_PACKED_ZEROS] = &d9di_dequant_packed_zeros,
     [D9D_QUANTIZATION_BYTES] = &d9di_dequant_bytes,
+    [D9D_QUANTIZATION_NVFP4] = &d9di_dequant_nvfp4,
+    [D9D_QUANTIZATION_MXFP4_PACKED] = &d9di_dequant_mxfp4_packed,
     [D9D_QUANTIZATION_BNB4] = &d9di_dequant_bnb4,
     [D9D_QUANTIZATION_BNB8] = &d9di_dequant_bnb8,
     [D9D_QUANTIZATION_GPTQ] = &d9di_dequant_gptq,
     [D9D_QUANTIZATION_AWQ] = &d9di_dequant_awq,
+    [D9D_QUANTIZATION_FBGEMM_FP8] = &d9di_dequant_fbgemm_fp8,
+    [D9D_QUANTIZATION_MODELOPT_FP8] = &d9di_dequant_modelopt_fp8,
+    [D9D_QUANTIZATION_MODELOPT_NVFP4] = &d9di_dequant_modelopt_nvfp4,
 };
 enum { N_METHODS = sizeof(methods) / sizeof(methods[0]) };
 
@@ -46,15 +52,59 @@ static bool has_values(const d9d_tensor_source *src, const char *name, const d9d
     return false;
 }
 
-d9d_quantization_method d9d_quantization_guess(const d9d_tensor_source *src, const char **scales)
+/* Or those of a method that is configured like this one? */
+static bool has_any_values(const d9d_tensor_source *src, const char *name,
+                           const d9di_dequant_method *m)
 {
-    for (size_t i = 0; i < src->n; i++)
-        for (int m = 1; m < N_METHODS; m++) {
-            *scales = src->at(src->self, i)->name;
-            if (has_values(src, *scales, methods[m]))
-                return (d9d_quantization_method)m;
+    for (; m != NULL; m = m->or_else)
+        if (has_values(src, name, m))
+            return true;
+    return false;
+}
+
+/* Names of methods, each once. */
+typedef struct name_list {
+    const char *a[N_METHODS];
+    size_t n;
+} name_list;
+
+static void names_add(name_list *l, const char *name)
+{
+    for (size_t i = 0; i < l->n; i++)
+        if (strcmp(l->a[i], name) == 0)
+            return;
+    l->a[l->n++] = name;
+}
+
+/* "a", "b" and "c", with these quotes and this word. */
+static d9d_status names_put(const name_list *l, const char *quote, const char *word, d9d_buf *out)
+{
+    for (size_t i = 0; i < l->n; i++) {
+        if (i > 0 && i + 1 < l->n)
+            D9D_TRY(d9d_buf_printf(out, ", "));
+        else if (i > 0)
+            D9D_TRY(d9d_buf_printf(out, " %s ", word));
+        D9D_TRY(d9d_buf_printf(out, "%s%s%s", quote, l->a[i], quote));
+    }
+    return D9D_OK;
+}
+
+d9d_status d9d_quantization_guess(const d9d_tensor_source *src, const char **scales, d9d_buf *names)
+{
+    for (size_t i = 0; i < src->n; i++) {
+        const char *name = src->at(src->self, i)->name;
+        name_list l = {.n = 0};
+
+        for (int m = 1; m < N_METHODS; m++)
+            if (has_any_values(src, name, methods[m]))
+                names_add(&l, methods[m]->name);
+        if (l.n > 0) {
+            *scales = name;
+            return names_put(&l, "", "or", names);
         }
-    return D9D_QUANTIZATION_NONE;
+    }
+    *scales = NULL;
+    return D9D_OK;
 }
 
 /* --- the configuration ------------------------------------------------------------------------ */
@@ -64,28 +114,17 @@ static bool is_named(const json_t *method, const char *name)
     return json_is_string(method) && strcmp(json_string_value(method), name) == 0;
 }
 
-/* Does an earlier method have the same name? */
-static bool is_named_before(int m)
-{
-    for (int k = 1; k < m; k++)
-        if (strcmp(methods[k]->name, methods[m]->name) == 0)
-            return true;
-    return false;
-}
-
 static d9d_status fail_method(const json_t *method, const char *where)
 {
     d9d_buf text = {0}, list = {0};
+    name_list l = {.n = 0};
     d9d_status st = method != NULL ? d9d_json_put(&text, method, -1)
                                    : d9d_buf_printf(&text, "a missing quant_method");
 
-    for (int m = 1; m < N_METHODS && st == D9D_OK; m++)
-        if (!is_named_before(m))
-            st = d9d_buf_printf(&list, "%s\"%s\"",
-                                m == 1              ? ""
-                                : m + 1 < N_METHODS ? ", "
-                                                    : " and ",
-                                methods[m]->name);
+    for (int m = 1; m < N_METHODS; m++)
+        names_add(&l, methods[m]->name);
+    if (st == D9D_OK)
+        st = names_put(&l, "\"", "and", &list);
     if (st == D9D_OK)
         st = D9D_FAIL(D9D_ENOTSUP,
                       "%s: " D9D_QUANTIZATION_FIELD ".quant_method: %.64s is not supported; %s are "

@@ -43,6 +43,8 @@ d9d_status d9d_hf_config_load(const char *path, json_t **out)
     }
     if (beside != NULL && d9di_hf_member(doc, "model_type") == NULL)
         D9D_TRY_OR(st, d9d_checkpoint_check_folder(beside), out); /* a run has a config.json too */
+    if (beside != NULL)
+        D9D_TRY_OR(st, d9di_hf_config_quantization_beside(doc, beside), out);
     D9D_TRY_OR(st, d9di_hf_config_text_part(&doc, file), out);
     *out = json_incref(doc);
 out:

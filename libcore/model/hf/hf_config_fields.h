@@ -63,4 +63,8 @@ bool d9di_hf_rope_is_plain(const json_t *from);
  * that; any other is left as it is.  ENOTSUP for a field that may change what it computes. */
 d9d_status d9di_hf_config_text_part(json_t **doc, const char *where);
 
+/* Give a document without a quantization_config the one that NVIDIA's Model Optimizer wrote into
+ * hf_quant_config.json of the directory `beside`.  EFORMAT: that file is malformed. */
+d9d_status d9di_hf_config_quantization_beside(json_t *doc, const char *beside);
+
 #endif /* D9DI_MODEL_HF_HF_CONFIG_FIELDS_H */

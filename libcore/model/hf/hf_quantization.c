@@ -4,7 +4,9 @@
 #include <string.h>
 
 #include "d9d/base/fs.h"
-#include "d9d/model/hf/hf_config.h"
+#include "model/hf/hf_config_fields.h"
+
+/* --- files beside config.json ------------------------------------------------------------- */
 
 /* The file where older quantisers put quantization_config by itself, if the folder has one; NULL.
  */
@@ -21,28 +23,83 @@ static const char *find_other_config(d9d_arena *a, const char *dir)
     return NULL;
 }
 
-/* Without a method, names of quantised tensors would be read as a model's own.  Those of GPTQ are
- * AWQ's too. */
+/* Does the document, or the text model in it, say how its weights are quantised? */
+static bool has_quantization(const json_t *doc)
+{
+    return d9di_hf_member(doc, D9D_QUANTIZATION_FIELD) != NULL ||
+           d9di_hf_member(json_object_get(doc, "text_config"), D9D_QUANTIZATION_FIELD) != NULL;
+}
+
+/* The members of "quantization" as those of quantization_config. */
+static d9d_status quantization_take(json_t *doc, const json_t *from, const char *file)
+{
+    const json_t *members = json_object_get(from, "quantization");
+    json_t *q;
+
+    if (!json_is_object(members))
+        return D9D_FAIL(D9D_EFORMAT, "%s: \"quantization\" must be an object", file);
+    if (d9di_hf_member(members, "quant_algo") == NULL) /* caches alone */
+        return D9D_OK;
+    q = json_copy((json_t *)(uintptr_t)members);
+    if (q == NULL || json_object_set_new(q, "quant_method", json_string("modelopt")) != 0 ||
+        json_object_set(doc, D9D_QUANTIZATION_FIELD, q) != 0) {
+        json_decref(q);
+        return D9D_FAIL(D9D_ENOMEM, "%s: out of memory", file);
+    }
+    json_decref(q);
+    return D9D_OK;
+}
+
+d9d_status d9di_hf_config_quantization_beside(json_t *doc, const char *beside)
+{
+    d9d_arena a = {0};
+    const char *file = d9d_fs_join(&a, beside, "hf_quant_config.json");
+    json_t *from = NULL;
+    d9d_status st = D9D_OK;
+
+    if (file == NULL) {
+        st = D9D_FAIL(D9D_ENOMEM, "%s: out of memory", beside);
+        goto out;
+    }
+    if (has_quantization(doc) || !d9d_fs_exists(file))
+        goto out;
+    D9D_TRY_OR(st, d9d_json_read(file, D9D_HF_CONFIG_MAX, &from), out);
+    D9D_TRY_OR(st, quantization_take(doc, from, file), out);
+out:
+    json_decref(from);
+    d9d_arena_release(&a);
+    return st;
+}
+
+/* --- decoding --------------------------------------------------------------------------------- */
+
+static d9d_status fail_names(d9d_checkpoint *c, const char *where, const char *scales,
+                             const char *methods)
+{
+    d9d_arena a = {0};
+    const char *other = find_other_config(&a, d9d_checkpoint_dir(c));
+    d9d_status st = D9D_FAIL(D9D_EMISMATCH,
+                             "%s: tensor %s is of weights that are quantised (%s), and %s has "
+                             "no " D9D_QUANTIZATION_FIELD " that says so%s%s%s",
+                             d9d_checkpoint_dir(c), scales, methods, where,
+                             other != NULL ? "; give it the members of " : "",
+                             other != NULL ? other : "", other != NULL ? " and quant_method" : "");
+
+    d9d_arena_release(&a);
+    return st;
+}
+
+/* Without a method, names of quantised tensors would be read as a model's own. */
 static d9d_status check_names(d9d_checkpoint *c, const char *where)
 {
     const d9d_tensor_source src = d9d_checkpoint_source(c);
-    const char *name = NULL, *other;
-    const d9d_quantization_method m = d9d_quantization_guess(&src, &name);
-    d9d_arena a = {0};
-    d9d_status st;
+    const char *scales;
+    d9d_buf methods = {0};
+    d9d_status st = d9d_quantization_guess(&src, &scales, &methods);
 
-    if (m == D9D_QUANTIZATION_NONE)
-        return D9D_OK;
-    other = find_other_config(&a, d9d_checkpoint_dir(c));
-    st = D9D_FAIL(
-        D9D_EMISMATCH,
-        "%s: tensor %s is of weights that are quantised (%s), and %s has no " D9D_QUANTIZATION_FIELD
-        " that says so%s%s%s",
-        d9d_checkpoint_dir(c), name,
-        m == D9D_QUANTIZATION_GPTQ ? "gptq or awq" : d9d_quantization_name(m), where,
-        other != NULL ? "; give it the members of " : "", other != NULL ? other : "",
-        other != NULL ? " and quant_method" : "");
-    d9d_arena_release(&a);
+    if (st == D9D_OK && scales != NULL)
+        st = fail_names(c, where, scales, methods.data);
+    d9d_buf_release(&methods);
     return st;
 }
 

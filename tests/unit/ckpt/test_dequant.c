@@ -10,7 +10,14 @@
 
 static const d9d_quantization fp8 = {.method = D9D_QUANTIZATION_FP8, .block = {4, 4}};
 static const d9d_quantization mxfp4 = {.method = D9D_QUANTIZATION_MXFP4};
-static const d9d_quantization packed = {.method = D9D_QUANTIZATION_PACKED, .block = {1, 16}};
+static const d9d_quantization packed = {D9D_QUANTIZATION_PACKED, {1, 16}, .bits = 4};
+static const d9d_quantization zeros = {D9D_QUANTIZATION_PACKED_ZEROS, {1, 16}, .bits = 4};
+static const d9d_quantization nvfp4 = {D9D_QUANTIZATION_NVFP4, {1, 16}, .bits = 4};
+static const d9d_quantization mxfp4_packed = {D9D_QUANTIZATION_MXFP4_PACKED, {1, 32}, .bits = 4};
+static const d9d_quantization fbgemm = {D9D_QUANTIZATION_FBGEMM_FP8, {1, 0}, .bits = 8};
+static const d9d_quantization modelopt_fp8 = {.method = D9D_QUANTIZATION_MODELOPT_FP8};
+static const d9d_quantization modelopt_nvfp4 = {
+    D9D_QUANTIZATION_MODELOPT_NVFP4, {1, 16}, .bits = 4};
 
 #define SHAPE(...)                                                                                 \
     (int)(sizeof((int64_t[]){__VA_ARGS__}) / sizeof(int64_t)), (const int64_t[])                   \
@@ -76,6 +83,13 @@ static void test_config_of_libraries(void **state)
     "{\"quant_method\": \"compressed-tensors\", \"format\": \"" format                             \
     "\", \"config_groups\": {\"a\": "                                                              \
     "{\"weights\": {\"num_bits\": 8, \"type\": \"" type "\", " __VA_ARGS__ "}}}}"
+#define GROUP(...)                                                                                 \
+    "{\"quant_method\": \"compressed-tensors\", \"format\": \"pack-quantized\", "                  \
+    "\"config_groups\": {\"a\": {\"weights\": {\"num_bits\": 4, " __VA_ARGS__ "}}}}"
+#define FP4(format, ...)                                                                           \
+    "{\"quant_method\": \"compressed-tensors\", \"format\": \"" format                             \
+    "\", \"config_groups\": {\"a\": {\"format\": \"" format                                        \
+    "\", \"weights\": {\"num_bits\": 4, \"type\": \"float\", " __VA_ARGS__ "}}}}"
     static const struct {
         const char *value;
         d9d_quantization q;
@@ -92,9 +106,9 @@ static void test_config_of_libraries(void **state)
          {D9D_QUANTIZATION_AWQ, {1, 64}, 4, false}},
         {"{\"quant_method\": \"bitsandbytes\", \"_load_in_4bit\": true, \"_load_in_8bit\": false, "
          "\"bnb_4bit_quant_type\": \"nf4\", \"llm_int8_threshold\": 6.0}",
-         {D9D_QUANTIZATION_BNB4, {0, 0}, 0, false}},
+         {D9D_QUANTIZATION_BNB4, {0, 0}, 4, false}},
         {"{\"quant_method\": \"bitsandbytes\", \"load_in_8bit\": true, \"load_in_4bit\": false}",
-         {D9D_QUANTIZATION_BNB8, {0, 0}, 0, false}},
+         {D9D_QUANTIZATION_BNB8, {0, 0}, 8, false}},
         /* transformers' AwqConfig, GPTQModel's AWQ, and AutoRound's GPTQ */
         {"{\"quant_method\": \"awq\", \"bits\": 4, \"group_size\": 128, \"format\": \"gemm\", "
          "\"zero_point\": true, \"damp_percent\": 0.1, \"desc_act\": false, \"act_group_aware\": "
@@ -118,22 +132,49 @@ static void test_config_of_libraries(void **state)
          "\"modules_to_not_convert\": [\"lm_head\"]}",
          {D9D_QUANTIZATION_GPTQ, {1, 128}, 4, true}},
         {"{\"load_in_4bit\": true, \"load_in_8bit\": false, \"llm_int8_threshold\": 6.0}",
-         {D9D_QUANTIZATION_BNB4, {0, 0}, 0, false}},
+         {D9D_QUANTIZATION_BNB4, {0, 0}, 4, false}},
         {COMPRESSED(
              "float-quantized", "float",
              "\"strategy\": \"tensor\", \"actorder\": false, \"zp_dtype\": \"torch.int8\"}}}, "
              "\"kv_cache_scheme\": {\"num_bits\": 8, \"type\": \"float\"}, \"sparsity_config\": "
              "{\"format\": \"dense\"}, \"ignore\": {\"a\": {\"a\": {\"a\": 1"),
-         {D9D_QUANTIZATION_BYTES, {0, 0}, 0, false}},
+         {D9D_QUANTIZATION_BYTES, {0, 0}, 8, false}},
         {COMPRESSED("float-quantized", "float", "\"strategy\": \"channel\""),
-         {D9D_QUANTIZATION_BYTES, {1, 0}, 0, false}},
+         {D9D_QUANTIZATION_BYTES, {1, 0}, 8, false}},
         {COMPRESSED("float-quantized", "float",
                     "\"strategy\": \"block\", \"block_structure\": [128, 64]"),
-         {D9D_QUANTIZATION_BYTES, {128, 64}, 0, false}},
+         {D9D_QUANTIZATION_BYTES, {128, 64}, 8, false}},
         {COMPRESSED("int-quantized", "int", "\"strategy\": \"tensor\", \"symmetric\": true"),
-         {D9D_QUANTIZATION_BYTES, {0, 0}, 0, false}},
+         {D9D_QUANTIZATION_BYTES, {0, 0}, 8, false}},
+        {COMPRESSED("pack-quantized", "int", "\"strategy\": \"channel\", \"symmetric\": true"),
+         {D9D_QUANTIZATION_PACKED, {1, 0}, 8, false}},
+        {COMPRESSED("pack-quantized", "int", "\"group_size\": -1, \"symmetric\": false"),
+         {D9D_QUANTIZATION_PACKED_ZEROS, {1, 0}, 8, false}},
+        {GROUP("\"symmetric\": false, \"group_size\": 128, \"zp_dtype\": \"torch.int8\""),
+         {D9D_QUANTIZATION_PACKED_ZEROS, {1, 128}, 4, false}},
+        {FP4("nvfp4-pack-quantized", "\"strategy\": \"tensor_group\", \"group_size\": 16, "
+                                     "\"scale_dtype\": \"torch.float8_e4m3fn\""),
+         {D9D_QUANTIZATION_NVFP4, {1, 16}, 4, false}},
+        {FP4("mxfp4-pack-quantized", "\"strategy\": \"group\", \"group_size\": 32, "
+                                     "\"scale_dtype\": \"torch.uint8\""),
+         {D9D_QUANTIZATION_MXFP4_PACKED, {1, 32}, 4, false}},
+        {"{\"quant_method\": \"fp8\", \"activation_scheme\": \"static\", \"ignored_layers\": "
+         "[\"lm_head\"], \"kv_cache_scheme\": \"static\"}",
+         {D9D_QUANTIZATION_FP8, {0, 0}, 0, false}},
+        {"{\"quant_method\": \"fbgemm_fp8\", \"activation_scale_ub\": 1200.0, "
+         "\"modules_to_not_convert\": [\"lm_head\"]}",
+         {D9D_QUANTIZATION_FBGEMM_FP8, {1, 0}, 0, false}},
+        {"{\"quant_method\": \"modelopt\", \"quant_algo\": \"FP8\", \"kv_cache_scheme\": "
+         "{\"num_bits\": 8}, \"ignore\": [], \"producer\": {\"name\": \"modelopt\"}, "
+         "\"config_groups\": {\"group_0\": {\"weights\": {\"num_bits\": 8}}}}",
+         {D9D_QUANTIZATION_MODELOPT_FP8, {0, 0}, 8, false}},
+        {"{\"quant_method\": \"modelopt\", \"quant_algo\": \"NVFP4\", \"group_size\": 16, "
+         "\"kv_cache_quant_algo\": null, \"exclude_modules\": [\"lm_head\"]}",
+         {D9D_QUANTIZATION_MODELOPT_NVFP4, {1, 16}, 4, false}},
+        {"{\"quant_algo\": \"W4A16_NVFP4\", \"quant_library\": \"modelopt\"}",
+         {D9D_QUANTIZATION_MODELOPT_NVFP4, {1, 16}, 4, false}},
         {COMPRESSED("naive-quantized", "int", "\"group_size\": 32, \"actorder\": \"weight\""),
-         {D9D_QUANTIZATION_BYTES, {1, 32}, 0, false}},
+         {D9D_QUANTIZATION_BYTES, {1, 32}, 8, false}},
     };
 
     (void)state;
@@ -152,17 +193,16 @@ static void test_config_of_libraries(void **state)
 }
 
 #define CURE                                                                                       \
-    " is not supported; \"fp8\", \"mxfp4\", \"compressed-tensors\", \"bitsandbytes\", \"gptq\" "   \
-    "and "                                                                                         \
-    "\"awq\" are decoded when they are read, of others take the unquantised weights"
+    " is not supported; \"fp8\", \"mxfp4\", \"compressed-tensors\", \"bitsandbytes\", \"gptq\", "  \
+    "\"awq\", \"fbgemm_fp8\" and \"modelopt\" are decoded when they are read, of others take the " \
+    "unquantised weights"
 #define ONLY(what) " is not decoded, only " what "; of others take the unquantised weights"
 #define PACKED                                                                                     \
-    ONLY("symmetric \"pack-quantized\" of 4 bits, \"int-quantized\" and \"float-quantized\" of 8")
-#define GPTQ ONLY("2, 4 or 8 bits in int32, \"gptq\" and \"gptq_v2\"")
-#define AWQ  ONLY("\"gemm\" of 4 bits with zeros")
-#define GROUP(...)                                                                                 \
-    "{\"quant_method\": \"compressed-tensors\", \"format\": \"pack-quantized\", "                  \
-    "\"config_groups\": {\"a\": {\"weights\": {\"num_bits\": 4, " __VA_ARGS__ "}}}}"
+    ONLY("\"pack-quantized\" of 2, 4 and 8 bits, symmetric \"int-quantized\" and "                 \
+         "\"float-quantized\" of 8, \"nvfp4-pack-quantized\" and \"mxfp4-pack-quantized\"")
+#define MODELOPT ONLY("\"FP8\", \"NVFP4\" and \"W4A16_NVFP4\" in groups of 16")
+#define GPTQ     ONLY("2, 4 or 8 bits in int32, \"gptq\" and \"gptq_v2\"")
+#define AWQ      ONLY("\"gemm\" of 4 bits with zeros")
 #define BLOCKS                                                                                     \
     "c: quantization_config.weight_block_size: must be two numbers of elements, such as [128, "    \
     "128]"
@@ -213,8 +253,35 @@ static void test_config_refused(void **state)
         {"{\"quant_method\": \"mxfp4\", \"swizzled\": true}",
          "c: quantization_config.swizzled: the decoder of mxfp4 does not know this field",
          D9D_ENOTSUP},
-        {"{\"quant_method\": \"compressed-tensors\", \"format\": \"nvfp4-pack-quantized\"}",
-         "c: quantization_config.format: \"nvfp4-pack-quantized\"" PACKED, D9D_ENOTSUP},
+        {"{\"quant_method\": \"compressed-tensors\", \"format\": \"mxfp8-quantized\"}",
+         "c: quantization_config.format: \"mxfp8-quantized\"" PACKED, D9D_ENOTSUP},
+        {FP4("nvfp4-pack-quantized", "\"strategy\": \"group\", \"group_size\": 16"),
+         "c: quantization_config.strategy: \"group\"" PACKED, D9D_ENOTSUP},
+        {FP4("nvfp4-pack-quantized", "\"strategy\": \"tensor_group\", \"group_size\": 32"),
+         "c: quantization_config.group_size: 32" PACKED, D9D_ENOTSUP},
+        {FP4("mxfp4-pack-quantized", "\"symmetric\": false, \"group_size\": 32"),
+         "c: quantization_config.symmetric: false" PACKED, D9D_ENOTSUP},
+        {COMPRESSED("int-quantized", "int", "\"symmetric\": false, \"strategy\": \"channel\""),
+         "c: quantization_config.symmetric: false" PACKED, D9D_ENOTSUP},
+        {"{\"quant_method\": \"compressed-tensors\", \"format\": \"pack-quantized\", "
+         "\"config_groups\": {\"a\": {\"weights\": {\"num_bits\": 3, \"group_size\": 32}}}}",
+         "c: quantization_config.num_bits: 3" PACKED, D9D_ENOTSUP},
+        {"{\"quant_method\": \"modelopt\", \"quant_algo\": \"NVFP4_AWQ\"}",
+         "c: quantization_config.quant_algo: \"NVFP4_AWQ\"" MODELOPT, D9D_ENOTSUP},
+        {"{\"quant_method\": \"modelopt\", \"quant_algo\": \"MIXED_PRECISION\", "
+         "\"quantized_layers\": {\"a\": {\"quant_algo\": \"FP8\"}}}",
+         "c: quantization_config.quant_algo: \"MIXED_PRECISION\"" MODELOPT, D9D_ENOTSUP},
+        {"{\"quant_method\": \"modelopt\"}", "c: quantization_config.quant_algo: null" MODELOPT,
+         D9D_ENOTSUP},
+        {"{\"quant_method\": \"modelopt\", \"quant_algo\": \"NVFP4\", \"group_size\": 32}",
+         "c: quantization_config.group_size: 32" MODELOPT, D9D_ENOTSUP},
+        {"{\"quant_method\": \"modelopt\", \"quant_algo\": \"NVFP4\", \"pre_quant_scale\": true}",
+         "c: quantization_config.pre_quant_scale: the decoder of modelopt does not know this field",
+         D9D_ENOTSUP},
+        {"{\"quant_method\": \"fbgemm_fp8\", \"weight_block_size\": [128, 128]}",
+         "c: quantization_config.weight_block_size: the decoder of fbgemm_fp8 does not know this "
+         "field",
+         D9D_ENOTSUP},
         {"{\"quant_method\": \"compressed-tensors\", \"format\": \"pack-quantized\"}",
          "c: quantization_config.config_groups: must be an object of groups", D9D_ECONFIG},
         {"{\"quant_method\": \"compressed-tensors\", \"format\": \"pack-quantized\", "
@@ -223,8 +290,13 @@ static void test_config_refused(void **state)
         {GROUP("\"group_size\": 12"), "c: quantization_config.group_size: 12" PACKED, D9D_ENOTSUP},
         {GROUP("\"strategy\": \"tensor\""), "c: quantization_config.strategy: \"tensor\"" PACKED,
          D9D_ENOTSUP},
-        {GROUP("\"symmetric\": false"), "c: quantization_config.symmetric: false" PACKED,
+        {GROUP("\"group_size\": 32}}, \"b\": {\"weights\": {\"num_bits\": 8, \"group_size\": 32"),
+         "c: quantization_config.config_groups: numbers have 4 bits in one group and 8 in another, "
+         "which must be the same",
          D9D_ENOTSUP},
+        {GROUP("\"group_size\": 32}}, \"b\": {\"weights\": {\"num_bits\": 4, \"group_size\": 32, "
+               "\"symmetric\": false"),
+         "c: quantization_config.symmetric: false" PACKED, D9D_ENOTSUP},
         {GROUP("\"actorder\": \"group\""), "c: quantization_config.actorder: \"group\"" PACKED,
          D9D_ENOTSUP},
         {GROUP("\"group_size\": 32}}, \"b\": {\"weights\": {\"num_bits\": 4, \"group_size\": 64"),
@@ -304,6 +376,37 @@ static void test_names_of_compressed(void **state)
     mem_tensors_free(&m);
 }
 
+/* The longest suffix says what a tensor is; those of activations and caches are no weights'. */
+static void test_names_of_modelopt(void **state)
+{
+    mem_tensors m = {.n = 0};
+    d9d_tensor_source stored, src;
+    const char *parts[D9D_DEQUANT_MAX_STORED];
+    d9d_dequant *d;
+
+    (void)state;
+    (void)mem_tensors_add(&m, "a.k_proj.weight_scale_2", D9D_F32, 0, NULL);
+    (void)mem_tensors_add(&m, "a.k_proj.weight_scale", D9D_F8_E4M3, SHAPE(2, 1));
+    (void)mem_tensors_add(&m, "a.k_proj.weight", D9D_U8, SHAPE(2, 8));
+    (void)mem_tensors_add(&m, "a.k_proj.input_scale", D9D_F32, 0, NULL);
+    (void)mem_tensors_add(&m, "a.k_proj.k_scale", D9D_F32, 0, NULL);
+    (void)mem_tensors_add(&m, "a.k_proj.k_bias", D9D_F32, SHAPE(2));
+    (void)mem_tensors_add(&m, "a.v_proj.v_scale", D9D_F32, 0, NULL);
+    (void)mem_tensors_add(&m, "norm", D9D_BF16, SHAPE(3));
+    stored = mem_tensors_source(&m);
+    assert_ok(d9d_dequant_create(&modelopt_nvfp4, D9D_BF16, &stored, &d));
+    src = d9d_dequant_source(d);
+    assert_int_equal(src.n, 2);
+    assert_string_equal(src.at(src.self, 0)->name, "a.k_proj.weight");
+    assert_int_equal(src.at(src.self, 0)->shape[1], 16);
+    assert_string_equal(src.at(src.self, 1)->name, "norm");
+    assert_int_equal(d9d_dequant_stored(d, "a.k_proj.weight", parts), 3);
+    assert_string_equal(parts[1], "a.k_proj.weight_scale");
+    assert_string_equal(parts[2], "a.k_proj.weight_scale_2");
+    d9d_dequant_free(d);
+    mem_tensors_free(&m);
+}
+
 /* A bias of zeros that a quantiser added may be left out by a model without biases; no other. */
 static void test_spare_biases(void **state)
 {
@@ -353,27 +456,46 @@ static void test_spare_biases(void **state)
 /* A name alone does not make a tensor quantised: models may have scales of their own. */
 static void test_guess(void **state)
 {
+    static const struct {
+        const char *values, *scales, *methods;
+    } guesses[] = {
+        {"a.weight", "a.weight_scale_inv", "fp8"},
+        {"a.weight", "a.weight_scale", "fp8, compressed-tensors, fbgemm_fp8 or modelopt"},
+        {"a.weight_packed", "a.weight_scale", "compressed-tensors"},
+        {"a.qweight", "a.scales", "gptq or awq"},
+        {"a.weight", "a.weight.absmax", "bitsandbytes"},
+    };
     mem_tensors m = {.n = 0};
     d9d_tensor_source src;
     const char *scales = NULL;
+    d9d_buf names = {0};
 
     (void)state;
     (void)mem_tensors_add(&m, "b_scales", D9D_F32, SHAPE(2));
     (void)mem_tensors_add(&m, "b", D9D_F32, SHAPE(2));
     (void)mem_tensors_add(&m, "_scale_inv", D9D_F32, SHAPE(2));
     src = mem_tensors_source(&m);
-    assert_int_equal(d9d_quantization_guess(&src, &scales), D9D_QUANTIZATION_NONE);
+    assert_ok(d9d_quantization_guess(&src, &scales, &names));
+    assert_null(scales);
+    assert_int_equal(names.len, 0);
     (void)mem_tensors_add(&m, "b_blocks", D9D_U8, SHAPE(2));
     src = mem_tensors_source(&m);
-    assert_int_equal(d9d_quantization_guess(&src, &scales), D9D_QUANTIZATION_MXFP4);
+    assert_ok(d9d_quantization_guess(&src, &scales, &names));
+    assert_string_equal(names.data, "mxfp4");
     assert_string_equal(scales, "b_scales");
+    d9d_buf_release(&names);
     mem_tensors_free(&m);
-    m = (mem_tensors){.n = 0};
-    (void)mem_tensors_add(&m, "a.weight", D9D_F8_E4M3, SHAPE(2, 2));
-    (void)mem_tensors_add(&m, "a.weight_scale_inv", D9D_F32, SHAPE(1, 1));
-    src = mem_tensors_source(&m);
-    assert_int_equal(d9d_quantization_guess(&src, &scales), D9D_QUANTIZATION_FP8);
-    mem_tensors_free(&m);
+    for (size_t i = 0; i < sizeof(guesses) / sizeof(guesses[0]); i++) {
+        m = (mem_tensors){.n = 0};
+        (void)mem_tensors_add(&m, guesses[i].values, D9D_U8, SHAPE(2, 2));
+        (void)mem_tensors_add(&m, guesses[i].scales, D9D_F32, SHAPE(1, 1));
+        src = mem_tensors_source(&m);
+        assert_ok(d9d_quantization_guess(&src, &scales, &names));
+        assert_string_equal(scales, guesses[i].scales);
+        assert_string_equal(names.data, guesses[i].methods);
+        d9d_buf_release(&names);
+        mem_tensors_free(&m);
+    }
 }
 
 typedef struct tensor_row {
@@ -383,13 +505,32 @@ typedef struct tensor_row {
     int64_t shape[4];
 } tensor_row;
 
+typedef struct refused_row {
+    const d9d_quantization *q;
+    tensor_row t[3];
+    const char *sentence;
+} refused_row;
+
+static void check_refused(const refused_row *bad, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        mem_tensors m = {.n = 0};
+        d9d_tensor_source stored;
+        d9d_dequant *d;
+
+        for (size_t k = 0; k < 3 && bad[i].t[k].name != NULL; k++)
+            (void)mem_tensors_add(&m, bad[i].t[k].name, bad[i].t[k].dtype, bad[i].t[k].ndim,
+                                  bad[i].t[k].shape);
+        stored = mem_tensors_source(&m);
+        assert_fails(d9d_dequant_create(bad[i].q, D9D_F32, &stored, &d), D9D_EFORMAT,
+                     bad[i].sentence);
+        mem_tensors_free(&m);
+    }
+}
+
 static void test_refused(void **state)
 {
-    static const struct {
-        const d9d_quantization *q;
-        tensor_row t[3];
-        const char *sentence;
-    } bad[] = {
+    static const refused_row bad[] = {
         {&fp8,
          {{"w", D9D_F8_E4M3, 2, {5, 3}}},
          "memory: tensor w is quantised (fp8), and w_scale_inv is not there"},
@@ -448,31 +589,116 @@ static void test_refused(void **state)
         {&packed,
          {{"w_packed", D9D_I32, 2, {3, 3}}, {"w_scale", D9D_BF16, 2, {3, 2}}},
          "memory: tensor w_packed is I32 [3, 3] and w_scale is BF16 [3, 2], which must be scales "
-         "of "
-         "a matrix of whole groups, eight numbers an I32"},
+         "of a matrix of whole groups in I32"},
     };
 
     (void)state;
-    for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
-        mem_tensors m = {.n = 0};
-        d9d_tensor_source stored;
-        d9d_dequant *d;
+    check_refused(bad, sizeof(bad) / sizeof(bad[0]));
+}
 
-        for (size_t k = 0; k < 3 && bad[i].t[k].name != NULL; k++)
-            (void)mem_tensors_add(&m, bad[i].t[k].name, bad[i].t[k].dtype, bad[i].t[k].ndim,
-                                  bad[i].t[k].shape);
-        stored = mem_tensors_source(&m);
-        assert_fails(d9d_dequant_create(bad[i].q, D9D_F32, &stored, &d), D9D_EFORMAT,
-                     bad[i].sentence);
-        mem_tensors_free(&m);
-    }
+/* Zeros, FP4, and FP8 that is quantised for serving. */
+static void test_refused_of_serving(void **state)
+{
+    static const refused_row bad[] = {
+        {&zeros,
+         {{"w_packed", D9D_I32, 2, {3, 4}}, {"w_scale", D9D_BF16, 2, {3, 2}}},
+         "memory: tensor w_packed is quantised (compressed-tensors), and w_zero_point is not "
+         "there"},
+        {&zeros,
+         {{"w_packed", D9D_I32, 2, {9, 4}},
+          {"w_scale", D9D_BF16, 2, {9, 2}},
+          {"w_zero_point", D9D_I32, 2, {1, 2}}},
+         "memory: tensor w_packed is I32 [9, 4] and w_zero_point is I32 [1, 2], which must be I32 "
+         "[2, 2]"},
+        {&zeros,
+         {{"w_packed", D9D_I32, 2, {8, 4}},
+          {"w_scale", D9D_BF16, 2, {8, 2}},
+          {"w_zero_point", D9D_I8, 2, {8, 2}}},
+         "memory: tensor w_packed is I32 [8, 4] and w_zero_point is I8 [8, 2], which must be I32 "
+         "[1, 2]"},
+        {&zeros,
+         {{"w_zero_point", D9D_I32, 2, {1, 2}}},
+         "memory: tensor w_zero_point is quantised (compressed-tensors), and w_packed is not "
+         "there"},
+        {&nvfp4,
+         {{"w_packed", D9D_U8, 2, {3, 16}}, {"w_scale", D9D_F8_E4M3, 2, {3, 2}}},
+         "memory: tensor w_packed is quantised (compressed-tensors), and w_global_scale is not "
+         "there"},
+        {&nvfp4,
+         {{"w_packed", D9D_U8, 2, {3, 16}},
+          {"w_scale", D9D_F8_E4M3, 2, {3, 1}},
+          {"w_global_scale", D9D_F32, 1, {1}}},
+         "memory: tensor w_packed is U8 [3, 16] and w_scale is F8_E4M3 [3, 1], which must be "
+         "F8_E4M3 [3, 2]"},
+        {&nvfp4,
+         {{"w_packed", D9D_U8, 2, {3, 16}},
+          {"w_scale", D9D_BF16, 2, {3, 2}},
+          {"w_global_scale", D9D_F32, 1, {1}}},
+         "memory: tensor w_packed is U8 [3, 16] and w_scale is BF16 [3, 2], which must be F8_E4M3 "
+         "[3, 2]"},
+        {&nvfp4,
+         {{"w_packed", D9D_U8, 2, {3, 16}},
+          {"w_scale", D9D_F8_E4M3, 2, {3, 2}},
+          {"w_global_scale", D9D_F32, 1, {3}}},
+         "memory: tensor w_packed is U8 [3, 16] and w_global_scale is F32 [3], which must be one "
+         "F32"},
+        {&nvfp4,
+         {{"w_packed", D9D_U8, 2, {3, 12}},
+          {"w_scale", D9D_F8_E4M3, 2, {3, 2}},
+          {"w_global_scale", D9D_F32, 1, {1}}},
+         "memory: tensor w_packed is U8 [3, 12] and w_scale is F8_E4M3 [3, 2], which must be "
+         "scales "
+         "of a matrix U8 [rows, bytes] whose rows are whole groups of 16"},
+        {&nvfp4,
+         {{"w_global_scale", D9D_F32, 1, {1}}},
+         "memory: tensor w_global_scale is quantised (compressed-tensors), and w_packed is not "
+         "there"},
+        {&mxfp4_packed,
+         {{"w_packed", D9D_U8, 2, {3, 16}}, {"w_scale", D9D_F8_E4M3, 2, {3, 1}}},
+         "memory: tensor w_packed is U8 [3, 16] and w_scale is F8_E4M3 [3, 1], which must be U8 "
+         "[3, 1]"},
+        {&fbgemm,
+         {{"w", D9D_F8_E4M3, 2, {3, 16}}, {"w_scale", D9D_F32, 1, {3}}},
+         "memory: tensor w is F8_E4M3 [3, 16] and w_scale is F32 [3], which must be F32 [3, 1]"},
+        {&fbgemm,
+         {{"w", D9D_F8_E4M3, 2, {3, 16}}},
+         "memory: tensor w is quantised (fbgemm_fp8), and w_scale is not there"},
+        {&fp8,
+         {{"w", D9D_F8_E4M3, 2, {5, 3}}, {"w_scale", D9D_F32, 2, {2, 1}}},
+         "memory: tensor w is F8_E4M3 [5, 3] and w_scale is F32 [2, 1], which must be F32 [1, 1]"},
+        {&modelopt_fp8,
+         {{"w", D9D_I8, 2, {5, 3}}, {"w_scale", D9D_F32, 0, {0}}},
+         "memory: tensor w is I8 [5, 3] and w_scale is F32 [], which must be scales of a matrix in "
+         "F8_E4M3"},
+        {&modelopt_fp8,
+         {{"w_scale", D9D_F32, 0, {0}}},
+         "memory: tensor w_scale is quantised (modelopt), and w is not there"},
+        {&modelopt_nvfp4,
+         {{"w", D9D_U8, 2, {3, 16}}, {"w_scale", D9D_F8_E4M3, 2, {3, 2}}},
+         "memory: tensor w is quantised (modelopt), and w_scale_2 is not there"},
+        {&modelopt_nvfp4,
+         {{"w", D9D_U8, 2, {3, 16}}},
+         "memory: tensor w is quantised (modelopt), and w_scale is not there"},
+        {&modelopt_nvfp4,
+         {{"w_scale_2", D9D_F32, 0, {0}}},
+         "memory: tensor w_scale_2 is quantised (modelopt), and w is not there"},
+        {&modelopt_nvfp4,
+         {{"w", D9D_U8, 3, {3, 16, 16}},
+          {"w_scale", D9D_F8_E4M3, 3, {3, 16, 2}},
+          {"w_scale_2", D9D_F32, 1, {3}}},
+         "memory: tensor w is U8 [3, 16, 16] and w_scale is F8_E4M3 [3, 16, 2], which must be "
+         "scales of a matrix U8 [rows, bytes] whose rows are whole groups of 16"},
+    };
+
+    (void)state;
+    check_refused(bad, sizeof(bad) / sizeof(bad[0]));
 }
 
 /* What bitsandbytes says of a matrix, and what is there. */
 static void test_state_refused(void **state)
 {
 #define STATE "memory: tensor w.quant_state.bitsandbytes__nf4: "
-    static const d9d_quantization q = {.method = D9D_QUANTIZATION_BNB4};
+    static const d9d_quantization q = {.method = D9D_QUANTIZATION_BNB4, .bits = 4};
     static const struct {
         const char *text, *sentence;
         int64_t codes, absmax;
@@ -695,9 +921,11 @@ int main(void)
         cmocka_unit_test(test_config_refused),
         cmocka_unit_test(test_names),
         cmocka_unit_test(test_names_of_compressed),
+        cmocka_unit_test(test_names_of_modelopt),
         cmocka_unit_test(test_spare_biases),
         cmocka_unit_test(test_guess),
         cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_refused_of_serving),
         cmocka_unit_test(test_state_refused),
         cmocka_unit_test(test_columns_refused),
         cmocka_unit_test(test_wrong_use),

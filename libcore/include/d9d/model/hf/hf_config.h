@@ -30,7 +30,8 @@ D9D_API D9D_MUST_USE d9d_status d9d_hf_config_locate(const char *path, d9d_arena
                                                      const char **file, const char **beside);
 
 /* Load the document, checked to be an object; a new reference.  Of a multimodal model whose text
- * model a family computes, the text model's. */
+ * model a family computes, the text model's.  Without a quantization_config it gets the one that
+ * hf_quant_config.json beside it says, as NVIDIA's Model Optimizer writes it. */
 D9D_API D9D_MUST_USE d9d_status d9d_hf_config_load(const char *path, json_t **out);
 /* The floating-point dtype that it names, as "dtype" or "torch_dtype"; `otherwise` if it names
  * none.  An error names any other, and two that differ. */
