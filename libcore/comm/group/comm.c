@@ -362,7 +362,7 @@ d9d_status d9d_comm_group_start(d9d_comm *c)
 
 static d9d_status submit_pending(d9d_comm *c)
 {
-    const d9d_stream s = c->pending.len > 0 ? c->pending.data[0].call.stream : NULL;
+    d9d_stream s = c->pending.len > 0 ? c->pending.data[0].call.stream : NULL;
     d9d_status st;
 
     tell_wait(c, s, true);

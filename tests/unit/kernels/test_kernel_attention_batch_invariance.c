@@ -121,9 +121,8 @@ static void check_alone(int64_t s, int64_t z, int64_t chunks, const d9d_segment 
 {
     static const char *const names[ARRAYS] = {"q", "dout", "o", "dq", "k", "v", "dk", "dv", "lse"};
 
-    const size_t step = unit_is_wrapped() ? 3 : 1;
-
-    for (size_t flags = 0; flags < sizeof(alone_cases) / sizeof(*alone_cases); flags += step) {
+    for (size_t flags = 0; flags < sizeof(alone_cases) / sizeof(*alone_cases);
+         flags += (size_t)unit_step(3)) {
         d9d_attention_dims n = {.t = alone_cases[flags].t,
                                 .b = 2,
                                 .s = s,

@@ -169,6 +169,8 @@ static void whole_rows(void **state)
     check(state, &n);
     n.d = 64;
     check(state, &n);
+    if (unit_is_wrapped())
+        return;
     n.d = 192;
     check(state, &n);
     n.d = 256;
@@ -181,7 +183,7 @@ static void values(void **state)
     static const int64_t sizes[][2] = {{192, 128}, {64, 128}, {128, 64}, {136, 224}};
     d9d_attention_dims n = rows;
 
-    for (size_t i = 0; i < sizeof(sizes) / sizeof(*sizes); i++) {
+    for (size_t i = 0; i < sizeof(sizes) / sizeof(*sizes); i += (size_t)unit_step(2)) {
         n.d = sizes[i][0];
         n.dv = sizes[i][1];
         check(state, &n);

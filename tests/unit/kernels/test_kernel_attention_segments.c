@@ -7,7 +7,7 @@
 /* Both types, with a mask and without, heads that libraries know and others. */
 static void check_list(int64_t b, int64_t s, int64_t z, const d9d_segment *list, int64_t segments)
 {
-    for (int flags = 0; flags < 8; flags++)
+    for (int flags = 0; flags < 8; flags += unit_step(3))
         attention_check(&(d9d_attention_dims){.t = array_types[flags & 1],
                                               .b = b,
                                               .s = s,

@@ -82,7 +82,7 @@ static void test_shapes(void **state)
 {
     (void)state;
     for (size_t i = 0; i < sizeof(shapes) / sizeof(*shapes); i++)
-        for (int flags = 0; flags < 8; flags++) {
+        for (int flags = 0; flags < 8; flags += unit_step(3)) {
             d9d_gemm g = {.m = shapes[i][0], .n = shapes[i][1], .k = shapes[i][2]};
 
             g.t = array_types[flags & 1];
@@ -142,7 +142,7 @@ static void test_rows_alone(void **state)
     if (host_kernels() != d9d_kernels_cpu())
         skip();
     for (size_t i = 0; i < sizeof(sizes) / sizeof(*sizes); i++)
-        for (int flags = 0; flags < 8; flags++)
+        for (int flags = 0; flags < 8; flags += unit_step(3))
             check_all_rows(sizes[i], flags, 13);
 }
 
@@ -154,7 +154,7 @@ static void test_few_rows(void **state)
 
     (void)state;
     for (size_t i = 0; i < sizeof(sizes) / sizeof(*sizes); i++)
-        for (int flags = 2; flags < 8; flags += flags == 3 ? 3 : 1) {
+        for (int flags = 2; flags < 8; flags += flags == 3 ? 3 : unit_step(5)) {
             const int64_t most = flags & 1 ? 16 : 8;
             const int64_t size[] = {sizes[i][0] < most ? sizes[i][0] : most, sizes[i][1],
                                     sizes[i][2]};
@@ -204,7 +204,7 @@ static void test_several(void **state)
     static const int64_t n[] = {40, 8, 17, 3, 64, 1}, none[] = {5, 0, 33, 1, 0, 24};
 
     (void)state;
-    for (int flags = 0; flags < 4; flags++)
+    for (int flags = 0; flags < 4; flags += unit_step(3))
         for (int count = 0; count <= 6; count++) {
             const d9d_dtype t = array_types[flags & 1], ct = array_types[flags >> 1 & flags & 1];
 
@@ -256,7 +256,7 @@ static void test_batched(void **state)
 
     (void)state;
     for (size_t i = 0; i < sizeof(sizes) / sizeof(*sizes); i++)
-        for (int flags = 0; flags < 32; flags++)
+        for (int flags = 0; flags < 32; flags += unit_step(7))
             check_batched((d9d_gemm_batched){.gemm = {.t = array_types[flags & 1],
                                                       .ct = array_types[flags >> 2 & flags & 1],
                                                       .trans_a = (flags & 2) != 0,
@@ -317,7 +317,7 @@ static void check_symmetric(int64_t m, int64_t k, int flags)
 static void test_symmetric(void **state)
 {
     (void)state;
-    for (int flags = 0; flags < 8; flags++) {
+    for (int flags = 0; flags < 8; flags += unit_step(3)) {
         check_symmetric(33, 70, flags);
         check_symmetric(1072, 24, flags);
     }
@@ -461,7 +461,7 @@ static void test_grouped(void **state)
 {
     (void)state;
     for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++)
-        for (int flags = 0; flags < 6; flags++) {
+        for (int flags = 0; flags < 6; flags += unit_step(5)) {
             grouped p = {.sums = 1 + flags % 2,
                          .t = array_types[flags > 0 && flags < 5],
                          .gt = array_types[flags & 1],

@@ -29,6 +29,11 @@ bool unit_is_wrapped(void)
     return is_set("D9D_WRAP");
 }
 
+int unit_step(int n)
+{
+    return unit_is_wrapped() ? n : 1;
+}
+
 bool unit_is_long(void)
 {
     return is_set("D9D_LONG");

@@ -39,6 +39,8 @@ void unit_check_has(const char *text, const char *part, const char *file, int li
 
 /* Valgrind runs this test (make memcheck), fifty times slower: what is small of a kind will do. */
 bool unit_is_wrapped(void);
+/* By how much to go on from case to case: 1, and n where valgrind runs this test. */
+int unit_step(int n);
 /* make test-long runs this test: all cases, however long they take. */
 bool unit_is_long(void);
 
