@@ -162,7 +162,7 @@ static bool is_of_floats(const d9di_dequant_item *p, int place, int64_t n)
 
 static uint64_t blocks(uint64_t n, int64_t block)
 {
-    return (n + (uint64_t)block - 1) / (uint64_t)block;
+    return block > 0 ? (n + (uint64_t)block - 1) / (uint64_t)block : 0;
 }
 
 /* Do all parts have as many elements as the shape needs? */
@@ -300,8 +300,8 @@ const d9di_dequant_method d9di_dequant_bnb4 = {
                [MAP] = ".quant_map",
                [NESTED_ABSMAX] = ".nested_absmax",
                [NESTED_MAP] = ".nested_quant_map",
-               [STATE_NF4] = ".quant_state." NAME "__nf4",
-               [STATE_FP4] = ".quant_state." NAME "__fp4"},
+               [STATE_NF4] = (".quant_state." NAME "__nf4"),
+               [STATE_FP4] = (".quant_state." NAME "__fp4")},
     .optional = 1u << NESTED_ABSMAX | 1u << NESTED_MAP | 1u << STATE_NF4 | 1u << STATE_FP4,
     .members = members,
     .is_values = is_codes,

@@ -84,11 +84,9 @@ static d9d_status run_read(const d9di_dequant_item *p, uint64_t first, uint64_t 
 
 static void numbers_make(const d9di_dequant_item *p, float scale, int zero, numbers *t)
 {
-    float x[D9DI_DEQUANT_CODES];
-
-    p->method->codes->numbers(p, scale, zero, p->decoded.dtype == D9D_F32 ? t->f : x);
+    p->method->codes->numbers(p, scale, zero, t->f);
     for (int i = 0; p->decoded.dtype != D9D_F32 && i < 1 << p->q->bits; i++)
-        t->h[i] = d9d_bf16_from_f32(x[i]);
+        t->h[i] = d9d_bf16_from_f32(t->f[i]); /* where no later f lies */
 }
 
 /* Decode n numbers of one group, the first of them at bit `bit` of the packed ones. */
@@ -129,8 +127,10 @@ d9d_status d9di_dequant_codes_read(const d9di_dequant_item *p, uint64_t first, u
 {
     const uint64_t width = d9d_dtype_size(p->decoded.dtype);
     struct run *r = malloc(sizeof(*r));
-    d9d_status st = r != NULL ? D9D_OK : d9di_dequant_no_memory(p);
+    d9d_status st = D9D_OK;
 
+    if (r == NULL)
+        return d9di_dequant_no_memory(p);
     for (uint64_t done = 0, k; done < n && st == D9D_OK; done += k) {
         k = n - done < RUN ? n - done : RUN;
         st = run_read(p, first + done, k, r);

@@ -51,7 +51,7 @@ static void find_originals(struct writer *w, const size_t *originals, size_t n)
     const d9di_filter *f = w->f;
 
     for (size_t i = 0, k = 0; i < f->rules.len; i++) {
-        const int rule = f->rules.data[i];
+        const int8_t rule = f->rules.data[i];
 
         if (rule != D9DI_TEXT_RULE_NONE && rule < D9DI_TEXT_RULE_EXACT)
             continue;
@@ -71,7 +71,7 @@ static void choose_examples(struct writer *w)
     int chosen[D9DI_TEXT_RULES] = {0};
 
     for (size_t i = 0, k = 0; i < f->rules.len; i++) {
-        const int rule = f->rules.data[i];
+        const int8_t rule = f->rules.data[i];
         const bool hashed = rule == D9DI_TEXT_RULE_NONE || rule >= D9DI_TEXT_RULE_EXACT;
 
         if (rule != D9DI_TEXT_RULE_NONE && chosen[rule] < D9DI_FILTER_EXAMPLES) {
@@ -109,7 +109,7 @@ static d9d_status note_place(struct writer *w, const d9di_document_chunk *c,
                              const d9di_document_record *doc, struct place *p)
 {
     d9di_filter *f = w->f;
-    const int rule = f->rules.data[p->document];
+    const int8_t rule = f->rules.data[p->document];
     struct place *of = find_place(w, p->of);
     json_t *example, *list;
     const char *name;
