@@ -13,8 +13,9 @@ and FBGEMM need a GPU: what they store is written here, number times scale in fl
                              compressed-tensors
     packed2, packed8, zeros2, zeros4, zeros8       NAME_packed, NAME_scale, NAME_zero_point of
                              integers of so many bits: compressed-tensors
-    qwen3_autofp8/, qwen3_fbgemm/, qwen3_modelopt_fp8/, qwen3_modelopt_nvfp4/, qwen3_nvfp4/,
-    qwen3_mxfp4/, qwen3_int4/, qwen3_int8/         a model so, with scales of activations and caches
+    qwen3_autofp8/, qwen3_fbgemm/, qwen3_modelopt_fp8/, qwen3_modelopt_nvfp4/,
+    qwen3_modelopt_mixed/, qwen3_nvfp4/, qwen3_mxfp4/, qwen3_int4/, qwen3_int8/
+                             a model so, with scales of activations and caches
     qwen3_autofp8_bf16/, ...                       the same decoded
 """
 import json
@@ -243,6 +244,11 @@ def models(seed):
     model("qwen3_modelopt_nvfp4", document, plain, modelopt_model,
           dict(config_groups={"group_0": group}, ignore=["lm_head"], quant_algo="NVFP4", quant_method="modelopt",
                kv_cache_scheme={"dynamic": False, "num_bits": 8, "type": "float"}, producer=modelopt["producer"]), {})
+    model("qwen3_modelopt_mixed", document, plain, lambda w: modelopt_model(w) if 64 in w.shape else whole(w),
+          dict(quant_algo="MIXED_PRECISION", quant_method="modelopt", producer=modelopt["producer"],
+               quantized_layers={k.removesuffix(".weight"): (
+                   dict(quant_algo="NVFP4", group_size=16) if 64 in w.shape else dict(quant_algo="FP8"))
+                   for k, w in plain.items() if "_proj." in k}), {})
     for name, kind, args in (("qwen3_nvfp4", "nvfp4-pack-quantized", nvfp4_args()),
                              ("qwen3_mxfp4", "mxfp4-pack-quantized", mxfp4_args()),
                              ("qwen3_int4", "pack-quantized", int_args(4, False, 16)),

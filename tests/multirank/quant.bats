@@ -58,7 +58,7 @@ as_twin() {
 }
 
 @test "weights of AutoFP8, FBGEMM, modelopt and compressed-tensors on shards and parts of matrices" {
-    for name in qwen3_{autofp8,fbgemm,modelopt_fp8,modelopt_nvfp4,nvfp4,mxfp4,int4,int8}; do
+    for name in qwen3_{autofp8,fbgemm,modelopt_fp8,modelopt_nvfp4,modelopt_mixed,nvfp4,mxfp4,int4,int8}; do
         d9d-map -q --dtype float32 --to hf "$golden/quant/$name" "$name"
         as_twin "$name" "$name" tensor_parallel=2 data_parallel_shard=2
     done

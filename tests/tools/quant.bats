@@ -56,7 +56,7 @@ hide() { sed -i "s/\(gate_proj\.[a-z.]*\)$1\"/\1${1//?/z}\"/" "$2"; }
 
 @test "what AutoFP8, FBGEMM, modelopt and compressed-tensors wrote for serving becomes what they decode" {
     for c in autofp8:fp8 fbgemm:fbgemm_fp8 modelopt_fp8:modelopt modelopt_nvfp4:modelopt \
-        nvfp4:compressed-tensors mxfp4:compressed-tensors int4:compressed-tensors int8:compressed-tensors; do
+        modelopt_mixed:modelopt nvfp4:compressed-tensors mxfp4:compressed-tensors int4:compressed-tensors int8:compressed-tensors; do
         IFS=: read -r c method <<<"$c"
         run --separate-stderr d9d-map --to hf "$golden/quant/qwen3_$c" "$c"
         assert_success
@@ -72,7 +72,7 @@ hide() { sed -i "s/\(gate_proj\.[a-z.]*\)$1\"/\1${1//?/z}\"/" "$2"; }
     copy "$golden/quant/qwen3_modelopt_fp8" m
     sed -i 's/"FP8"/"W4A8_AWQ"/' m/hf_quant_config.json
     run -2 --separate-stderr d9d-map --to hf m out
-    assert_equal "$stderr" 'd9d-map: not supported: m/config.json: quantization_config.quant_algo: "W4A8_AWQ" is not decoded, only "FP8", "NVFP4" and "W4A16_NVFP4" in groups of 16; of others take the unquantised weights'
+    assert_equal "$stderr" 'd9d-map: not supported: m/config.json: quantization_config.quant_algo: "W4A8_AWQ" is not decoded, only "FP8", "NVFP4" and "W4A16_NVFP4" in groups of 16, and "MIXED_PRECISION" of these; of others take the unquantised weights'
     rm m/hf_quant_config.json
     run -2 --separate-stderr d9d-map --to hf m out
     [[ "$stderr" == *" is of weights that are quantised (fp8, compressed-tensors, fbgemm_fp8 or modelopt), and m/config.json has no quantization_config that says so" ]]
@@ -309,7 +309,7 @@ zero_biases() {
 
 @test "jobs over what is quantised for serving, from several files" {
     d9d-shard -q --format tokens --out data "$golden/families/deepseek_v3/train.jsonl"
-    for c in autofp8 fbgemm modelopt_nvfp4 nvfp4 mxfp4 int4 int8; do
+    for c in autofp8 fbgemm modelopt_nvfp4 modelopt_mixed nvfp4 mxfp4 int4 int8; do
         several "$golden/quant/qwen3_$c" "$c"
         train "$c" "$PWD/$c" bfloat16
         train "${c}_bf16" "$golden/quant/qwen3_${c}_bf16" bfloat16

@@ -184,7 +184,7 @@ static d9d_status item_shape(d9d_dequant *d, d9di_dequant_item *p)
 {
     p->decoded.dtype = d->to;
     p->decoded.offset = d9di_dequant_stored(p, D9DI_DEQUANT_VALUES)->offset;
-    D9D_TRY(d->method->shape(p, &d->arena));
+    D9D_TRY(p->method->shape(p, &d->arena));
     return d9d_safetensors_shape_bytes(d->to, p->decoded.ndim, p->decoded.shape, &p->decoded.bytes)
                ? D9D_OK
                : d9di_dequant_fail(p, D9DI_DEQUANT_SCALES, "of numbers whose bytes can be counted");
@@ -292,6 +292,12 @@ static d9d_status tensors_add(d9d_dequant *d)
     return D9D_OK;
 }
 
+/* Bits of a number that no byte cuts. */
+static bool is_width(int bits)
+{
+    return bits == 2 || bits == 4 || bits == 8;
+}
+
 d9d_status d9d_dequant_create(const d9d_quantization *q, d9d_dtype to, const d9d_tensor_source *src,
                               d9d_dequant **out)
 {
@@ -311,6 +317,10 @@ d9d_status d9d_dequant_create(const d9d_quantization *q, d9d_dtype to, const d9d
     d->src = *src;
     if (d->method == NULL) {
         st = D9D_FAIL(D9D_EINVAL, "decoding: without a method");
+        goto out;
+    }
+    if (d->method->span == d9di_dequant_span_of_bits && !is_width(q->bits)) {
+        st = D9D_FAIL(D9D_EINVAL, "decoding: numbers of %d bits, must be 2, 4 or 8", q->bits);
         goto out;
     }
     D9D_TRY_OR(st, tensors_add(d), out);
@@ -386,7 +396,7 @@ static d9d_status decoded_read(void *self, size_t i, uint64_t at, void *dst, uin
                         "tensor %s: %llu bytes at %llu, decoded it has %llu of %llu each",
                         p->decoded.name, (unsigned long long)n, (unsigned long long)at,
                         (unsigned long long)p->decoded.bytes, (unsigned long long)width);
-    return n > 0 ? d->method->read(p, at / width, n / width, dst) : D9D_OK;
+    return n > 0 ? p->method->read(p, at / width, n / width, dst) : D9D_OK;
 }
 
 static void decoded_prefetch(void *self, size_t i, uint64_t at, uint64_t n)
@@ -397,7 +407,7 @@ static void decoded_prefetch(void *self, size_t i, uint64_t at, uint64_t n)
     uint64_t bytes;
 
     if (p != NULL && n >= width)
-        d->method->span(p, at / width, n / width, &at, &bytes);
+        p->method->span(p, at / width, n / width, &at, &bytes);
     else
         bytes = n;
     d->src.prefetch(d->src.self, stored_index(d, i), at, bytes);

@@ -6,6 +6,7 @@
 #include "ckpt/quant/dequant_compressed.h"
 
 #include <string.h>
+#include <strings.h>
 
 #include "ckpt/quant/dequant_bytes.h"
 
@@ -18,7 +19,7 @@ typedef struct format {
     const char *name;
     d9d_quantization_method method;
     const char *num_bits, *type, *symmetric, *strategies;
-    int64_t group; /* group_size is a multiple of; of FP4 the number itself */
+    int64_t group; /* what group_size must be; 0: of codes whole int32, of bytes anything */
 } format;
 
 #define BY_ROWS "[\"channel\", \"group\"]"
@@ -151,13 +152,13 @@ static d9d_status strategy_read(const format *f, const json_t *weights, const ch
     const char *word = NULL;
 
     D9D_TRY(strategy_word(f, weights, where, &word));
-    q->block[0] = strcmp(word, "tensor") == 0 ? 0 : 1;
+    q->block[0] = strcasecmp(word, "tensor") == 0 ? 0 : 1;
     q->block[1] = 0;
-    if (strcmp(word, "group") == 0 || strcmp(word, "tensor_group") == 0) {
+    if (strcasecmp(word, "group") == 0 || strcasecmp(word, "tensor_group") == 0) {
         q->block[1] = json_integer_value(size);
         return is_group(f, size, q->bits) ? D9D_OK : fail_member(where, "group_size", size);
     }
-    for (size_t i = 0; i < 2 && strcmp(word, "block") == 0; i++) {
+    for (size_t i = 0; i < 2 && strcasecmp(word, "block") == 0; i++) {
         q->block[i] = json_integer_value(json_array_get(blocks, i));
         if (json_array_size(blocks) != 2 || !is_size(json_array_get(blocks, i)))
             return fail_member(where, "block_structure", blocks);

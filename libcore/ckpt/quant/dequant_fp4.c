@@ -117,11 +117,6 @@ static bool is_modelopt(const json_t *o)
     return d9di_dequant_modelopt_is(o, D9D_QUANTIZATION_MODELOPT_NVFP4);
 }
 
-static bool is_values(d9d_dtype type)
-{
-    return type == D9D_U8 || type == D9D_F8_E4M3;
-}
-
 #define COMPRESSED                                                                                 \
     .name = D9DI_DEQUANT_COMPRESSED, .hidden = d9di_dequant_compressed_hidden,                     \
     .members = d9di_dequant_compressed_members, .configure = d9di_dequant_compressed_configure
@@ -145,7 +140,7 @@ const d9di_dequant_method d9di_dequant_modelopt_nvfp4 = {
     .suffix = {"", "_scale", [GLOBAL] = "_scale_2"},
     .hidden = d9di_dequant_modelopt_hidden,
     .members = d9di_dequant_modelopt_members,
-    .is_values = is_values,
+    .is_values = d9di_dequant_modelopt_is_values,
     .configure = d9di_dequant_modelopt_configure,
     .codes = &products,
     .shape = nvfp4_shape,

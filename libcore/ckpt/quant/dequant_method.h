@@ -13,7 +13,7 @@ enum { D9DI_DEQUANT_VALUES, D9DI_DEQUANT_SCALES, D9DI_DEQUANT_MORE };
 /* A decoded tensor and those that it is stored as. */
 typedef struct d9di_dequant_item {
     const d9d_tensor_source *src;
-    const d9di_dequant_method *method;
+    const d9di_dequant_method *method; /* the source's, unless shape() sets another */
     const d9d_quantization *q;
     size_t stored[D9D_DEQUANT_MAX_STORED]; /* indices in the source; D9DI_DEQUANT_NONE */
     int64_t block[2]; /* as d9d_quantization.block, unless shape() sets another */
@@ -27,7 +27,7 @@ struct d9di_dequant_method {
     const char *name; /* of "quant_method" */
     /* Is it this method of those with this name?  NULL: it is. */
     bool (*is_of)(const json_t *o);
-    /* The method if no tensor has this one's names, and it is configured alike; NULL: none. */
+    /* One with this name and configuration, of checkpoints with other names of tensors; NULL. */
     const d9di_dequant_method *or_else;
     /* Suffixes of the stored names by place; NULL after the last. */
     const char *suffix[D9D_DEQUANT_MAX_STORED + 1];
@@ -54,7 +54,8 @@ struct d9di_dequant_method {
 extern const d9di_dequant_method d9di_dequant_fp8, d9di_dequant_mxfp4, d9di_dequant_packed,
     d9di_dequant_packed_zeros, d9di_dequant_bytes, d9di_dequant_nvfp4, d9di_dequant_mxfp4_packed,
     d9di_dequant_bnb4, d9di_dequant_bnb8, d9di_dequant_gptq, d9di_dequant_awq,
-    d9di_dequant_fbgemm_fp8, d9di_dequant_modelopt_fp8, d9di_dequant_modelopt_nvfp4;
+    d9di_dequant_fbgemm_fp8, d9di_dequant_modelopt_fp8, d9di_dequant_modelopt_nvfp4,
+    d9di_dequant_modelopt_mixed;
 /* NULL for NONE. */
 const d9di_dequant_method *d9di_dequant_method_of(d9d_quantization_method m);
 

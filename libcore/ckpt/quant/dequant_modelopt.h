@@ -1,5 +1,5 @@
-/* dequant_modelopt.h - quantization_config of NVIDIA's Model Optimizer, whose algorithms are two
- * methods: FP8 with a scale a matrix (dequant_modelopt.c), NVFP4 (dequant_fp4.c).
+/* dequant_modelopt.h - quantization_config of NVIDIA's Model Optimizer, whose algorithms are
+ * methods: FP8 with a scale a matrix, and a mixture (dequant_modelopt.c), NVFP4 (dequant_fp4.c).
  */
 #ifndef D9DI_CKPT_QUANT_DEQUANT_MODELOPT_H
 #define D9DI_CKPT_QUANT_DEQUANT_MODELOPT_H
@@ -14,6 +14,9 @@ extern const char *const d9di_dequant_modelopt_hidden[];
 
 /* Is quant_algo one that this method decodes? */
 bool d9di_dequant_modelopt_is(const json_t *o, d9d_quantization_method method);
+
+/* Must a tensor of this type have scales? */
+bool d9di_dequant_modelopt_is_values(d9d_dtype type);
 
 /* Set q->block and q->bits.  ENOTSUP: what is not decoded. */
 d9d_status d9di_dequant_modelopt_configure(const json_t *o, const char *where, d9d_quantization *q);

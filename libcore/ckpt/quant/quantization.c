@@ -20,6 +20,7 @@ static const d9di_dequant_method *const methods[] = {
     [D9D_QUANTIZATION_FBGEMM_FP8] = &d9di_dequant_fbgemm_fp8,
     [D9D_QUANTIZATION_MODELOPT_FP8] = &d9di_dequant_modelopt_fp8,
     [D9D_QUANTIZATION_MODELOPT_NVFP4] = &d9di_dequant_modelopt_nvfp4,
+    [D9D_QUANTIZATION_MODELOPT_MIXED] = &d9di_dequant_modelopt_mixed,
 };
 enum { N_METHODS = sizeof(methods) / sizeof(methods[0]) };
 

@@ -16,6 +16,8 @@ static const d9d_quantization nvfp4 = {D9D_QUANTIZATION_NVFP4, {1, 16}, .bits = 
 static const d9d_quantization mxfp4_packed = {D9D_QUANTIZATION_MXFP4_PACKED, {1, 32}, .bits = 4};
 static const d9d_quantization fbgemm = {D9D_QUANTIZATION_FBGEMM_FP8, {1, 0}, .bits = 8};
 static const d9d_quantization modelopt_fp8 = {.method = D9D_QUANTIZATION_MODELOPT_FP8};
+static const d9d_quantization modelopt_mixed = {
+    D9D_QUANTIZATION_MODELOPT_MIXED, {1, 16}, .bits = 4};
 static const d9d_quantization modelopt_nvfp4 = {
     D9D_QUANTIZATION_MODELOPT_NVFP4, {1, 16}, .bits = 4};
 
@@ -139,6 +141,8 @@ static void test_config_of_libraries(void **state)
              "\"kv_cache_scheme\": {\"num_bits\": 8, \"type\": \"float\"}, \"sparsity_config\": "
              "{\"format\": \"dense\"}, \"ignore\": {\"a\": {\"a\": {\"a\": 1"),
          {D9D_QUANTIZATION_BYTES, {0, 0}, 8, false}},
+        {COMPRESSED("float-quantized", "float", "\"strategy\": \"Tensor\""),
+         {D9D_QUANTIZATION_BYTES, {0, 0}, 8, false}},
         {COMPRESSED("float-quantized", "float", "\"strategy\": \"channel\""),
          {D9D_QUANTIZATION_BYTES, {1, 0}, 8, false}},
         {COMPRESSED("float-quantized", "float",
@@ -171,6 +175,11 @@ static void test_config_of_libraries(void **state)
         {"{\"quant_method\": \"modelopt\", \"quant_algo\": \"NVFP4\", \"group_size\": 16, "
          "\"kv_cache_quant_algo\": null, \"exclude_modules\": [\"lm_head\"]}",
          {D9D_QUANTIZATION_MODELOPT_NVFP4, {1, 16}, 4, false}},
+        {"{\"quant_method\": \"modelopt\", \"quant_algo\": \"MIXED_PRECISION\", "
+         "\"quantized_layers\": {\"a\": {\"quant_algo\": \"FP8\"}, \"b\": {\"quant_algo\": "
+         "\"NVFP4\", "
+         "\"group_size\": 16}}}",
+         {D9D_QUANTIZATION_MODELOPT_MIXED, {1, 16}, 4, false}},
         {"{\"quant_algo\": \"W4A16_NVFP4\", \"quant_library\": \"modelopt\"}",
          {D9D_QUANTIZATION_MODELOPT_NVFP4, {1, 16}, 4, false}},
         {COMPRESSED("naive-quantized", "int", "\"group_size\": 32, \"actorder\": \"weight\""),
@@ -200,9 +209,11 @@ static void test_config_of_libraries(void **state)
 #define PACKED                                                                                     \
     ONLY("\"pack-quantized\" of 2, 4 and 8 bits, symmetric \"int-quantized\" and "                 \
          "\"float-quantized\" of 8, \"nvfp4-pack-quantized\" and \"mxfp4-pack-quantized\"")
-#define MODELOPT ONLY("\"FP8\", \"NVFP4\" and \"W4A16_NVFP4\" in groups of 16")
-#define GPTQ     ONLY("2, 4 or 8 bits in int32, \"gptq\" and \"gptq_v2\"")
-#define AWQ      ONLY("\"gemm\" of 4 bits with zeros")
+#define MODELOPT                                                                                   \
+    ONLY("\"FP8\", \"NVFP4\" and \"W4A16_NVFP4\" in groups of 16, and \"MIXED_PRECISION\" of "     \
+         "these")
+#define GPTQ ONLY("2, 4 or 8 bits in int32, \"gptq\" and \"gptq_v2\"")
+#define AWQ  ONLY("\"gemm\" of 4 bits with zeros")
 #define BLOCKS                                                                                     \
     "c: quantization_config.weight_block_size: must be two numbers of elements, such as [128, "    \
     "128]"
@@ -269,8 +280,9 @@ static void test_config_refused(void **state)
         {"{\"quant_method\": \"modelopt\", \"quant_algo\": \"NVFP4_AWQ\"}",
          "c: quantization_config.quant_algo: \"NVFP4_AWQ\"" MODELOPT, D9D_ENOTSUP},
         {"{\"quant_method\": \"modelopt\", \"quant_algo\": \"MIXED_PRECISION\", "
-         "\"quantized_layers\": {\"a\": {\"quant_algo\": \"FP8\"}}}",
-         "c: quantization_config.quant_algo: \"MIXED_PRECISION\"" MODELOPT, D9D_ENOTSUP},
+         "\"quantized_layers\": {\"a\": {\"quant_algo\": \"FP8\"}, \"b\": {\"quant_algo\": "
+         "\"W4A8_AWQ\"}}}",
+         "c: quantization_config.quantized_layers.quant_algo: \"W4A8_AWQ\"" MODELOPT, D9D_ENOTSUP},
         {"{\"quant_method\": \"modelopt\"}", "c: quantization_config.quant_algo: null" MODELOPT,
          D9D_ENOTSUP},
         {"{\"quant_method\": \"modelopt\", \"quant_algo\": \"NVFP4\", \"group_size\": 32}",
@@ -679,6 +691,16 @@ static void test_refused_of_serving(void **state)
         {&modelopt_nvfp4,
          {{"w", D9D_U8, 2, {3, 16}}},
          "memory: tensor w is quantised (modelopt), and w_scale is not there"},
+        {&modelopt_mixed,
+         {{"w", D9D_U8, 2, {3, 16}}, {"w_scale", D9D_F8_E4M3, 2, {3, 2}}},
+         "memory: tensor w is U8 [3, 16] and w_scale is F8_E4M3 [3, 2], which must be scales of a "
+         "matrix in F8_E4M3"},
+        {&modelopt_mixed,
+         {{"w", D9D_F8_E4M3, 2, {3, 16}}, {"w_scale", D9D_F32, 2, {3, 1}}},
+         "memory: tensor w is F8_E4M3 [3, 16] and w_scale is F32 [3, 1], which must be F32 [1, 1]"},
+        {&modelopt_mixed,
+         {{"w", D9D_F8_E4M3, 2, {3, 16}}},
+         "memory: tensor w is quantised (modelopt), and w_scale is not there"},
         {&modelopt_nvfp4,
          {{"w_scale_2", D9D_F32, 0, {0}}},
          "memory: tensor w_scale_2 is quantised (modelopt), and w is not there"},
@@ -784,6 +806,7 @@ static void test_columns_refused(void **state)
 static void test_wrong_use(void **state)
 {
     static const d9d_quantization none = {.method = D9D_QUANTIZATION_NONE};
+    static const d9d_quantization no_bits = {D9D_QUANTIZATION_PACKED, {1, 16}, 0, false};
     mem_tensors m = {.n = 0};
     d9d_tensor_source stored, src;
     d9d_dequant *d;
@@ -797,6 +820,8 @@ static void test_wrong_use(void **state)
                  "decoding: to float16, must be float32 or bfloat16");
     assert_fails(d9d_dequant_create(&none, D9D_F32, &stored, &d), D9D_EINVAL,
                  "decoding: without a method");
+    assert_fails(d9d_dequant_create(&no_bits, D9D_F32, &stored, &d), D9D_EINVAL,
+                 "decoding: numbers of 0 bits, must be 2, 4 or 8");
     assert_ok(d9d_dequant_create(&fp8, D9D_BF16, &stored, &d));
     src = d9d_dequant_source(d);
     assert_fails(src.read(src.self, 0, 0, byte, 3), D9D_EINVAL,

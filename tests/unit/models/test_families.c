@@ -677,8 +677,8 @@ static void check_undeclared(const d9d_family *f, const sample *s)
          "change what the model computes"},
         {"{\"quantization_config\": {\"quant_method\": \"hqq\"}}",
          "c: quantization_config.quant_method: \"hqq\" is not supported; \"fp8\", \"mxfp4\", "
-         "\"compressed-tensors\", \"bitsandbytes\", \"gptq\" and \"awq\" are "
-         "decoded when they are read, of others take the unquantised weights"},
+         "\"compressed-tensors\", \"bitsandbytes\", \"gptq\", \"awq\", \"fbgemm_fp8\" and "
+         "\"modelopt\" are decoded when they are read, of others take the unquantised weights"},
         {"{\"rope_scaling\": {\"rope_type\": \"linear\", \"factor\": 2, \"beta_fast\": 3}}",
          "c: rope_scaling.beta_fast: 3: %s does not know this field, which may change what the "
          "model computes"},

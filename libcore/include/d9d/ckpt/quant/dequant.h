@@ -80,7 +80,8 @@ typedef enum d9d_quantization_method {
     D9D_QUANTIZATION_AWQ,
     D9D_QUANTIZATION_FBGEMM_FP8,
     D9D_QUANTIZATION_MODELOPT_FP8,
-    D9D_QUANTIZATION_MODELOPT_NVFP4
+    D9D_QUANTIZATION_MODELOPT_NVFP4,
+    D9D_QUANTIZATION_MODELOPT_MIXED /* each matrix FP8 or NVFP4 */
 } d9d_quantization_method;
 
 typedef struct d9d_quantization {
