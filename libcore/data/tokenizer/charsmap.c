@@ -54,7 +54,7 @@ static d9d_status load_blob(d9di_charsmap *m, const d9d_buf *blob, const char *w
             size, blob->len);
     m->n_units = size / 4;
     m->n_texts = blob->len - 4 - size;
-    m->trie = malloc(size);
+    m->trie = calloc(1, size);
     m->texts = malloc(m->n_texts + 1);
     if (!m->trie || !m->texts)
         return D9D_FAIL(D9D_ENOMEM, "%s: no memory", where);

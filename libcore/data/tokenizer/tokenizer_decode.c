@@ -65,7 +65,7 @@ d9d_status d9di_tokenizer_index_decoded(d9d_tokenizer *tok, const char *name)
             tok->vocab_size = tok->added.data[i].id + 1;
     if (tok->vocab_size == 0)
         return D9D_FAIL(D9D_EFORMAT, "%s: has no tokens", name);
-    at_of = malloc(tok->vocab_size * sizeof(*at_of));
+    at_of = calloc(tok->vocab_size, sizeof(*at_of));
     tok->decoded = calloc(tok->vocab_size, sizeof(*tok->decoded));
     if (tok->decoder.by_place)
         tok->written = calloc(tok->vocab_size, sizeof(*tok->written));

@@ -45,7 +45,7 @@ d9d_status d9d_tokenizer_add_special(const d9d_tokenizer *tok, const d9d_token_i
 
         if (item >= 0)
             D9D_TRY(D9D_VEC_PUSH(out, (uint32_t)item));
-        else
+        else if (ids != NULL)
             D9D_TRY(append_ids(out, ids->data, ids->len));
     }
     return D9D_OK;

@@ -214,13 +214,22 @@ static d9d_status read_scaling(const d9di_hf_reader *r, const char *field, const
     return s->kind != D9D_ROPE_PLAIN ? d9d_rope_check(r->where, field, s) : D9D_OK;
 }
 
+static bool factors_equal(const float *a, const float *b)
+{
+    size_t i = 0;
+
+    while (i < D9D_ROPE_MAX_PAIRS && a[i] == b[i])
+        i++;
+    return i == D9D_ROPE_MAX_PAIRS;
+}
+
 static bool scalings_equal(const d9d_rope_scaling *a, const d9d_rope_scaling *b)
 {
     return a->kind == b->kind && a->factor == b->factor && a->original == b->original &&
            a->fast == b->fast && a->slow == b->slow && a->whole == b->whole &&
            a->mscale == b->mscale && a->mscale_all == b->mscale_all && a->pairs == b->pairs &&
-           memcmp(a->short_factor, b->short_factor, sizeof(a->short_factor)) == 0 &&
-           memcmp(a->long_factor, b->long_factor, sizeof(a->long_factor)) == 0;
+           factors_equal(a->short_factor, b->short_factor) &&
+           factors_equal(a->long_factor, b->long_factor);
 }
 
 static const char *const object_names[] = {"rope_scaling", "rope_parameters"};
