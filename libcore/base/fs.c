@@ -16,24 +16,6 @@
 
 enum { MAX_NAME = 255, READ_BLOCK = 1 << 16 };
 
-d9d_status(d9di_status_from_errno)(int err)
-{
-    static const struct {
-        int err;
-        d9d_status st;
-    } rows[] = {
-        {ENOENT, D9D_ENOTFOUND}, {ENOTDIR, D9D_ENOTFOUND}, {EACCES, D9D_EPATH},
-        {EPERM, D9D_EPATH},      {EROFS, D9D_EPATH},       {EEXIST, D9D_EPATH},
-        {EISDIR, D9D_EPATH},     {ELOOP, D9D_EPATH},       {ENAMETOOLONG, D9D_EPATH},
-        {ENXIO, D9D_EPATH},      {ENODEV, D9D_EPATH},      {ENOMEM, D9D_ENOMEM},
-    };
-
-    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++)
-        if (rows[i].err == err)
-            return rows[i].st;
-    return D9D_EIO;
-}
-
 /* --- names -------------------------------------------------------------- */
 
 static bool has_control(const char *name, size_t len)
@@ -593,4 +575,25 @@ d9d_status d9d_fs_write_in(const char *dir, const char *name, const void *data, 
 
     d9d_arena_release(&a);
     return st;
+}
+
+/* --- statuses ----------------------------------------------------------- */
+
+#undef d9di_status_from_errno /* what an analyzer has in its place */
+d9d_status d9di_status_from_errno(int err)
+{
+    static const struct {
+        int err;
+        d9d_status st;
+    } rows[] = {
+        {ENOENT, D9D_ENOTFOUND}, {ENOTDIR, D9D_ENOTFOUND}, {EACCES, D9D_EPATH},
+        {EPERM, D9D_EPATH},      {EROFS, D9D_EPATH},       {EEXIST, D9D_EPATH},
+        {EISDIR, D9D_EPATH},     {ELOOP, D9D_EPATH},       {ENAMETOOLONG, D9D_EPATH},
+        {ENXIO, D9D_EPATH},      {ENODEV, D9D_EPATH},      {ENOMEM, D9D_ENOMEM},
+    };
+
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++)
+        if (rows[i].err == err)
+            return rows[i].st;
+    return D9D_EIO;
 }

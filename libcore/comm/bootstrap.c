@@ -401,7 +401,8 @@ static d9d_status exchange_failures(d9d_bootstrap *b, d9d_status local, d9d_aren
     return failure_to_status(b, rank, &blob, local == D9D_OK ? D9D_OK : d9d_err_restore(&own));
 }
 
-d9d_status(d9d_bootstrap_agree_status)(d9d_bootstrap *b, d9d_status local)
+#undef d9d_bootstrap_agree_status /* what an analyzer has in its place */
+d9d_status d9d_bootstrap_agree_status(d9d_bootstrap *b, d9d_status local)
 {
     d9d_arena a = {0};
     d9d_status st;
