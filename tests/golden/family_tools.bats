@@ -279,9 +279,9 @@ other() {
     d9d-map -q --to d9d small small-own
     d9d-map -q diff half small-own
     # types are the folder's
-    d9d-map -q --to d9d --dtype float32 multi long
-    d9d-map -q --into multi long long-back
-    d9d-map -q diff multi long-back
+    d9d-map -q --to d9d --dtype float32 multi wide
+    d9d-map -q --into multi wide wide-back
+    d9d-map -q diff multi wide-back
     # a tensor that is of no part, and one that the folder lacks
     sed 's/model\.visual/model.audio/' spec.json >audio.json
     d9d-map -q --mapper audio.json "$golden/qwen3_5" audio

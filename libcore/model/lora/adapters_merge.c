@@ -260,15 +260,15 @@ static d9d_status tied_head_name(d9d_adapters_merge *m, const d9d_model_matrix *
                                  d9d_weights_layout layout, const char **out)
 {
     static const char table[] = ".token_embedding.";
-    const char *split = strstr(at->name, table), *head = m->of->parts->hf.head;
+    const char *split = strstr(at->name, table), *head = NULL;
     const size_t n = split != NULL ? strcspn(split + strlen(table), ".") : 0;
 
     *out = NULL;
     if (!m->of->tied || split == NULL || !d9di_adapters_is_embedding(m->of, at))
         return D9D_OK;
-    if (layout != D9D_LAYOUT_D9D)
-        head = d9d_hf_name_as(m->of->parts, m->as, head, &m->arena);
-    if (head != NULL)
+    if (layout != D9D_LAYOUT_D9D && m->of->parts != NULL)
+        head = d9d_hf_name_as(m->of->parts, m->as, m->of->parts->hf.head, &m->arena);
+    if (layout == D9D_LAYOUT_D9D || head != NULL)
         *out = layout == D9D_LAYOUT_D9D ? d9d_arena_printf(&m->arena, "lm_head.lm_head.%.*s.weight",
                                                            (int)n, split + strlen(table))
                                         : d9d_arena_printf(&m->arena, "%s.weight", head);

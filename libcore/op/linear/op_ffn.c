@@ -380,7 +380,7 @@ static bool has_unfused(const ffn_call *c)
     const d9d_param *all[] = {c->read_w[GATE], c->w->down, c->read_w[UP]};
     const int n = c->n_read + 1;
 
-    for (int i = 0; i < n; i++)
+    for (int i = 0; i < n && all[i] != NULL; i++)
         if (is_unfused(c->t, all[i]) || is_quantised_for_backward(c, all[i]) ||
             all[i]->spec.stored != all[0]->spec.stored ||
             (all[i]->spec.stored != D9D_QUANT_NONE && c->w->down_bias != NULL))
