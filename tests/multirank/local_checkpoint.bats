@@ -263,9 +263,9 @@ like_whole() {
 
 @test "a folder that cannot hold them is found before the first step" {
     echo a a missing b >hosts
-    run -1 start 2 2
+    run -2 start 2 2
     run cat log
-    assert_output --regexp "rank 2 \(.*\): .*/missing/d9d-.*: a local checkpoint cannot be made there: No such file or directory"
+    assert_output --regexp "rank 2 \(.*\): .*/missing: is no folder that can be written to; local checkpoints go where D9D_LOCAL_DIR says"
     refute grep -q '"loss"' run/metrics.jsonl
 }
 
