@@ -231,7 +231,7 @@ static d9d_status store_value(tool_run *r, const tool_option *o, const char *tex
     case TOOL_REAL: return read_real(o, text, field);
     case TOOL_SIZE: return read_size(o, text, field);
     case TOOL_WORD: return read_enum(r, o, text, field);
-    case TOOL_LIST: return push_item(r, field, text, strlen(text));
+    case TOOL_LIST: return push_item(r, field, text, text != NULL ? strlen(text) : 0);
     case TOOL_COMMAS: return push_comma_list(r, o, field, text);
     }
     return D9D_OK;
@@ -284,7 +284,7 @@ static d9d_status mark_seen(cli_line *p, const tool_option *o, const char *value
     const ptrdiff_t i = o - cli_options_of(p->run->command);
     const bool single = o->kind != TOOL_FLAG && o->kind != TOOL_LIST && o->kind != TOOL_COMMAS;
 
-    if (single && p->values[i] != NULL && strcmp(p->values[i], value) != 0)
+    if (single && value != NULL && p->values[i] != NULL && strcmp(p->values[i], value) != 0)
         return D9D_FAIL(D9D_ECONFIG, "--%s is given twice, as \"%s\" and as \"%s\"", o->name,
                         p->values[i], value);
     p->values[i] = value;

@@ -201,7 +201,7 @@ D9DI_CLONES static void row_mul_softcap_grad(float *p, const float *logit, float
 
 #pragma omp simd
     for (int64_t i = 0; i < n; i++)
-        p[i] -= p[i] * (by * logit[i]) * (by * logit[i]);
+        p[i] -= p[i] * (by * logit[i]) * (by * logit[i]); /* NOLINT: both are filled */
 }
 
 /* Logits become exp(logit - m) derivative; returns the sum without the derivatives. */

@@ -34,7 +34,7 @@ static void row_topk(const float *key, int64_t n, int32_t *out, int64_t k)
 
     for (int64_t j = 0; j < k; j++) {
         last = topk_next(key, n, last_key, last);
-        last_key = key[last] == key[last] ? key[last] : -INFINITY;
+        last_key = last >= 0 && key[last] == key[last] ? key[last] : -INFINITY;
         out[j] = last;
     }
 }

@@ -94,7 +94,7 @@ static uint64_t draw_weight(const token_row *r, const d9di_sampling_threshold *t
     const bool tie = key == t->key && *ties > 0;
 
     *ties -= tie;
-    return (key > t->key || tie) && r->weight[i] >= least ? r->weight[i] : 0;
+    return (key > t->key || tie) && r->weight[i] >= least ? r->weight[i] : 0; /* NOLINT: not NULL */
 }
 
 static int32_t row_draw(const d9d_sample_tokens_args *a, const token_row *r, const int64_t *draw)

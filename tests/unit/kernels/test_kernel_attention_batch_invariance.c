@@ -1,5 +1,6 @@
 /* A packed document has the same bits alone and beside others, whatever those hold. */
 #include "support/attention_call.h"
+#include "support/unit.h"
 
 #include <math.h>
 #include <stdlib.h>

@@ -1,5 +1,6 @@
 /* Attention for each size of heads that has a kernel, with values of other sizes than keys. */
 #include "support/attention_call.h"
+#include "support/unit.h"
 #include "support/unit_device.h"
 
 #include <math.h>

@@ -2,6 +2,7 @@
 #include "d9d/device/device.h"
 #include "d9d/kernels/table.h"
 #include "support/attention_call.h"
+#include "support/unit.h"
 #include "support/unit_device.h"
 
 #include <stdio.h>

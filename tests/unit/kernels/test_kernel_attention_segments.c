@@ -1,6 +1,7 @@
 /* Attention of packed documents and other segments (varlen), and lists that it refuses. */
 #include "support/attention_call.h"
 #include "support/host_kernels.h"
+#include "support/unit.h"
 
 #include <stdio.h>
 

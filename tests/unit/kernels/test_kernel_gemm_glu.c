@@ -3,6 +3,7 @@
 #include "common/kernel_common.h"
 #include "support/arrays.h"
 #include "support/host_kernels.h"
+#include "support/unit.h"
 
 #include <math.h>
 #include <stdlib.h>

@@ -1,6 +1,7 @@
 /* The fused head and loss against all logits in double. */
 #include "support/arrays.h"
 #include "support/host_kernels.h"
+#include "support/unit.h"
 #include "support/unit_device.h"
 
 #include <math.h>
