@@ -45,8 +45,8 @@ typedef struct d9d_convert_opts {
     const char *config;
     /* A HuggingFace folder of the same model, of which the output has all that the family does not
      * compute, such as the vision model of a multimodal one: those tensors, config.json, and the
-     * files that the source lacks.  Layout and types are the folder's.  With `mapper`, `expert_layout` or
-     * the layout D9D it is ECONFIG.  NULL: none. */
+     * files that the source lacks.  Layout and types are the folder's.  With `mapper`,
+     * `expert_layout` or the layout D9D it is ECONFIG.  NULL: none. */
     const char *into;
     /* Adapters to merge (d9d/model/lora/adapters.h): a directory, or adapters in memory, borrowed;
      * NULL: none. */

@@ -298,7 +298,8 @@ D9D_API D9D_MUST_USE d9d_status d9d_model_sort_passed(const d9d_model_out *out,
 
 /* ops->flops_per_token(), or its default. */
 D9D_API double d9d_model_flops(const d9d_model *m, int64_t s);
-/* The same of all tokens of a batch: packed documents are sequences of their own, padding is none. */
+/* The same of all tokens of a batch: packed documents are sequences of their own, padding is none.
+ */
 D9D_API double d9d_model_batch_flops(const d9d_model *m, const d9d_batch *b);
 D9D_API void d9d_model_free(d9d_model *m);
 

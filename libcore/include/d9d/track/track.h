@@ -54,7 +54,7 @@ typedef struct d9d_track_step_record {
     int64_t step;
     double loss, grad_norm; /* NaN: there is none, left out */
     double lr;
-    int64_t tokens, samples;    /* totals since the beginning of the run */
+    int64_t tokens, samples; /* totals since the beginning of the run */
     double step_ms, tokens_per_s;
     double data_ms; /* part of step_ms spent waiting for batches; NaN: left out */
     double mfu;     /* NaN if the device's peak is unknown: left out */

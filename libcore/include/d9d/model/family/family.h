@@ -320,8 +320,9 @@ D9D_API D9D_MUST_USE d9d_status d9d_family_trainable(const void *config);
  * class adds the loss (D9D_HF_ROUTER_LOSS), in a job without model_provider.router.aux_loss_coef.
  */
 D9D_API D9D_MUST_USE d9d_status d9d_family_lacks_router_loss(const d9d_family_config *c, bool *out);
-/* ENOTSUP if the config.json is of a classifier of two labels or more that do not exclude each other
- * (problem_type): a softmax of its logits would be no probabilities.  `where` names the file. */
+/* ENOTSUP if the config.json is of a classifier of two labels or more that do not exclude each
+ * other (problem_type): a softmax of its logits would be no probabilities.  `where` names the file.
+ */
 D9D_API D9D_MUST_USE d9d_status d9d_family_check_problem(const d9d_family_config *c,
                                                          const char *where);
 D9D_API bool d9d_family_is_dropout(const d9d_key *k);
