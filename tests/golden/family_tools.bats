@@ -288,10 +288,10 @@ other() {
     cp multi/config.json audio/
     into 2 'audio: model.audio.' --into audio multi-own
     [[ $stderr == *' is no tensor of the model, nor of a part beside it' ]]
-    sed 's/{"op": "rename", "from": "model.norm.weight".*/{"op": "drop", "from": "model.norm.weight"},/' spec.json >bare.json
-    d9d-map -q --mapper bare.json "$golden/qwen3_5" bare
-    cp multi/config.json bare/
-    into 2 'bare: has no tensor model.language_model.norm.weight' --into bare multi-own
+    sed 's/{"op": "rename", "from": "model.norm.weight".*/{"op": "drop", "from": "model.norm.weight"},/' spec.json >lacks.json
+    d9d-map -q --mapper lacks.json "$golden/qwen3_5" lacks
+    cp multi/config.json lacks/
+    into 2 'lacks: has no tensor model.language_model.norm.weight' --into lacks multi-own
 }
 
 # losses_of CASE DATA STEPS LR SOURCE [MEMBER]: of a training run, one a line; its folder is run-few.
