@@ -233,7 +233,7 @@ qwen3_5 qwen3_5 model.language_model.
 gemma3 gemma3_odd language_model.model. language_model.
 mistral3 ministral3 language_model.model. language_model.
 LIST
-    # layers of multi-token prediction, experts in one tensor, and two ranks
+    # layers of multi-token prediction, experts in one tensor
     sed -E 's/"num_hidden_layers": [0-9]+/"num_hidden_layers": 3/; s/"num_nextn_predict_layers": [0-9]+/"num_nextn_predict_layers": 1/' \
         "$golden/glm4_moe/config.json" >three.json
     for experts in per-expert fused; do
@@ -242,7 +242,7 @@ LIST
         sed -i 's/"num_hidden_layers": 3/"num_hidden_layers": 2/' mtp/config.json
         rm mtp/manifest.json
         d9d-map -q --to d9d mtp mtp-own
-        mpirun -q -n 2 --oversubscribe d9d-map -q --into mtp mtp-own into
+        d9d-map -q --into mtp mtp-own into
         d9d-map -q diff mtp into
         [ "$(d9d-map plan --into mtp mtp-own | grep -c '> .*layers\.2\.')" -gt 5 ]
     done

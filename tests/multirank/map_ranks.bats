@@ -41,6 +41,20 @@ whole() {
     diff -r one two
 }
 
+@test "mpirun: weights go into the folder that they are a part of as by one process" {
+    sed -E 's/"num_hidden_layers": [0-9]+/"num_hidden_layers": 3/; s/"num_nextn_predict_layers": [0-9]+/"num_nextn_predict_layers": 1/' \
+        "$golden/families/glm4_moe/config.json" >three.json
+    d9d-map -q init --expert-layout fused --model three.json all
+    sed -i 's/"num_hidden_layers": 3/"num_hidden_layers": 2/' all/config.json
+    rm all/manifest.json
+    d9d-map -q --to d9d all own
+    rm -r whole
+    d9d-map -q --shard-size 50kB --into all own whole
+    mpi -n 2 d9d-map -q --shard-size 50kB --into all own dst
+    whole
+    [ "$(d9d-map plan --into all own | grep -c '> .*layers\.2\.')" -gt 5 ]
+}
+
 @test "srun: the files of two nodes equal one process" {
     slurm 2 $convert dst
     whole
