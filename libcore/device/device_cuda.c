@@ -22,6 +22,7 @@
 #include "d9d/base/environment.h"
 #include "d9d/base/hex.h"
 #include "device/backend.h"
+#include "device/cache_dir.h"
 #include "device/cuda_options.h"
 
 enum { RING_BUFFERS = 4, RING_BUFFER_BYTES = 8 << 20, RING_ALIGN = 256 };
@@ -556,6 +557,21 @@ static d9d_status check_index(int index)
     return D9D_OK;
 }
 
+static d9d_status create_stream(int index, const d9d_cuda_owner *owner, d9d_cuda_opts *options,
+                                d9d_stream *out)
+{
+    d9d_arena a = {0};
+    const d9di_cache_dir cache = d9di_cache_dir_find(getenv, &a);
+    d9d_status st;
+
+    options->cache_dir = cache.path;
+    options->cache_read_only = cache.read_only;
+    st = d9d_cuda_stream_create(index, owner, options, out);
+    options->cache_dir = NULL;
+    d9d_arena_release(&a);
+    return st;
+}
+
 d9d_status d9di_device_open_cuda(int index, d9d_device *dev)
 {
     static const d9d_device_ops ops = {
@@ -620,7 +636,7 @@ d9d_status d9di_device_open_cuda(int index, d9d_device *dev)
     dev->chip = sheet.chip;
     dev->has_fp8 = find_fp8(index);
     find_uuid(index, dev->id);
-    D9D_TRY(d9d_cuda_stream_create(index, &owner, &options, &dev->stream));
+    D9D_TRY(create_stream(index, &owner, &options, &dev->stream));
     self->stream = d9d_cuda_stream_handle(dev->stream);
     e = ring_open(&self->up);
     if (e == cudaSuccess)

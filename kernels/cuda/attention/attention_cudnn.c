@@ -68,7 +68,7 @@
 #include <stdlib.h>
 
 #include "cuda/common/cudnn.h"
-#include "d9d/base/mem.h"
+#include "d9d/base/disk_cache.h"
 
 /* Ids of the graphs' tensors. */
 enum {
@@ -131,6 +131,7 @@ struct d9di_cudnn_attention {
     d9di_cudnn lib;
     bool loaded;
     d9d_map plans;
+    d9d_disk_cache cache; /* plan_key to a plan as JSON */
     plan *first;
 };
 
@@ -393,6 +394,7 @@ static d9d_status cudnn_attention_get(d9d_stream s, d9di_cudnn_attention **out)
     *out = s->cudnn_attention = x;
     if (d9di_cudnn_open(s, &x->lib) == D9D_OK) {
         x->loaded = true;
+        d9di_cuda_open_cache(s, "cudnn", x->lib.cudnnGetVersion(), &x->cache);
         d9di_cuda_log(s, D9D_LOG_INFO, "attention: cuDNN %zu, %s", x->lib.cudnnGetVersion(),
                       s->opts.nondeterministic ? "nondeterministic gradients" : "deterministic");
     } else {
@@ -413,8 +415,35 @@ void d9di_cudnn_attention_free(d9di_cudnn_attention *x)
         free(p);
     }
     d9d_map_release(&x->plans);
+    d9d_disk_cache_close(&x->cache);
     d9di_cudnn_close(&x->lib);
     free(x);
+}
+
+/* An earlier run's plan, or one that is built and kept; none if cuDNN refuses it, which is logged.
+ */
+static void plan_make(d9d_stream s, d9di_cudnn_attention *x, const char *op, const plan_key *key,
+                      d9di_cudnn_graph *g)
+{
+    graph_builder w = {.g = g, .n = key};
+    size_t size;
+    const void *const kept = d9d_disk_cache_get(&x->cache, key, sizeof(*key), &size);
+    d9d_buf json = {0};
+
+    if (kept != NULL && d9di_cudnn_graph_restore(g, kept, size))
+        return;
+    graph_documents(&w);
+    (key->backward ? graph_backward : graph_forward)(&w);
+    if (d9di_cudnn_graph_build(g, op) != D9D_OK)
+        d9di_cuda_log(
+            s, D9D_LOG_WARN,
+            "%s; %lld x %lld tokens of %lld and %lld heads of %lld, values of %lld, go to "
+            "slower kernels",
+            d9d_err_message(), (long long)key->b, (long long)key->s, (long long)key->all_a,
+            (long long)key->all_kv, (long long)key->d, (long long)key->dv);
+    else if (d9di_cudnn_graph_serialize(g, &json))
+        d9d_disk_cache_put(&x->cache, key, sizeof(*key), json.data, json.len);
+    d9d_buf_release(&json);
 }
 
 /* A refused plan is cached too, so that cuDNN is asked once. */
@@ -422,9 +451,9 @@ static d9d_status plan_find(d9d_stream s, d9di_cudnn_attention *x, const char *o
                             const plan_key *key, plan **out)
 {
     plan *p = d9d_map_get(&x->plans, (const char *)key, sizeof(*key));
-    graph_builder w;
     d9d_status st;
 
+    d9d_disk_cache_flush_idle(&x->cache, D9DI_CUDA_CACHE_IDLE_S);
     *out = p;
     if (p != NULL)
         return D9D_OK;
@@ -439,16 +468,7 @@ static d9d_status plan_find(d9d_stream s, d9di_cudnn_attention *x, const char *o
     p->next = x->first;
     x->first = p;
     p->graph.lib = &x->lib;
-    w = (graph_builder){.g = &p->graph, .n = key};
-    graph_documents(&w);
-    (key->backward ? graph_backward : graph_forward)(&w);
-    if (d9di_cudnn_graph_build(&p->graph, op) != D9D_OK)
-        d9di_cuda_log(
-            s, D9D_LOG_WARN,
-            "%s; %lld x %lld tokens of %lld and %lld heads of %lld, values of %lld, go to "
-            "slower kernels",
-            d9d_err_message(), (long long)key->b, (long long)key->s, (long long)key->all_a,
-            (long long)key->all_kv, (long long)key->d, (long long)key->dv);
+    plan_make(s, x, op, key, &p->graph);
     *out = p;
     return D9D_OK;
 }

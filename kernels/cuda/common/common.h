@@ -32,6 +32,7 @@ D9D_KERNEL_FAMILIES(FAMILY)
 #undef FAMILY
 #undef DECLARE
 
+struct d9d_disk_cache;
 typedef struct d9di_cublaslt d9di_cublaslt;
 typedef struct d9di_cudnn_attention d9di_cudnn_attention;
 
@@ -44,6 +45,7 @@ struct d9d_stream_state {
     void *tensor_map_encode; /* cuTensorMapEncodeTiled; NULL without wgmma */
     d9d_cuda_owner owner;
     d9d_cuda_opts opts;
+    char *cache_dir; /* of opts, a copy */
     d9di_cublaslt *cublaslt;
     d9di_cudnn_attention *cudnn_attention; /* NULL until it is needed */
     unsigned logged_notices;               /* bit set of d9di_cuda_notice */
@@ -86,8 +88,16 @@ d9d_status d9di_cuda_set_max_smem(const char *op, const void *kernel, int64_t by
 /* The driver's cuTensorMapEncodeTiled; NULL unless both this build and the GPU have wgmma. */
 void *d9di_cuda_tensor_map_encode(int major);
 
-/* cuBLASLt, loaded at run time. */
-d9d_status d9di_cublaslt_open(d9di_cublaslt **out);
+/* Opens what earlier runs have kept of a library's choices for this GPU, driver and version; keys
+ * and values belong to the library's caller. */
+void d9di_cuda_open_cache(d9d_stream s, const char *library, uint64_t version,
+                          struct d9d_disk_cache *out);
+/* Seconds without a new choice after which a stream writes its cache. */
+#define D9DI_CUDA_CACHE_IDLE_S 2.0
+
+/* cuBLASLt, loaded at run time. The first loads it without a GPU, and reports nothing. */
+void d9di_cublaslt_preload(void);
+d9d_status d9di_cublaslt_open(d9d_stream s, d9di_cublaslt **out);
 void d9di_cublaslt_close(d9di_cublaslt *b);
 /* Elements from a row to the next and from a matrix of a batch to the next, as stored. */
 typedef struct d9di_gemm_strides {

@@ -371,12 +371,14 @@ static d9d_status plan_unsupported(const d9di_cudnn_graph *g, const char *op)
                     why);
 }
 
-/* A plan of the engine and its settings in `config`. */
-static cudnnStatus_t plan_from_engine(d9di_cudnn_graph *g, cudnnBackendDescriptor_t config)
+/* A finished plan of the engine and its settings in a descriptor, or of a text: what `attribute`
+ * is of. */
+static cudnnStatus_t plan_create(d9di_cudnn_graph *g, cudnnBackendAttributeName_t attribute,
+                                 cudnnBackendAttributeType_t type, int64_t n, const void *of)
 {
     const d9di_cudnn *lib = g->lib;
     cudnnBackendDescriptor_t p;
-    int64_t n = 0;
+    int64_t count = 0;
     cudnnStatus_t st =
         lib->cudnnBackendCreateDescriptor(CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR, &p);
 
@@ -385,13 +387,12 @@ static cudnnStatus_t plan_from_engine(d9di_cudnn_graph *g, cudnnBackendDescripto
     st = lib->cudnnBackendSetAttribute(p, CUDNN_ATTR_EXECUTION_PLAN_HANDLE, CUDNN_TYPE_HANDLE, 1,
                                        &lib->handle);
     if (st == CUDNN_STATUS_SUCCESS)
-        st = lib->cudnnBackendSetAttribute(p, CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG,
-                                           CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &config);
+        st = lib->cudnnBackendSetAttribute(p, attribute, type, n, of);
     if (st == CUDNN_STATUS_SUCCESS)
         st = lib->cudnnBackendFinalize(p);
     if (st == CUDNN_STATUS_SUCCESS)
         st = lib->cudnnBackendGetAttribute(p, CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE,
-                                           CUDNN_TYPE_INT64, 1, &n, &g->workspace);
+                                           CUDNN_TYPE_INT64, 1, &count, &g->workspace);
     if (st == CUDNN_STATUS_SUCCESS)
         g->plan = p;
     else
@@ -422,7 +423,8 @@ static void select_engine(d9di_cudnn_graph *g, cudnnBackendDescriptor_t graph,
                                                 config),
                "the choice of an engine");
     for (int64_t i = 0; i < n && i < MAX_ENGINES && g->plan == NULL; i++)
-        (void)plan_from_engine(g, config[i]);
+        (void)plan_create(g, CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, CUDNN_TYPE_BACKEND_DESCRIPTOR,
+                          1, &config[i]);
     if (g->plan == NULL)
         graph_fail(g, CUDNN_STATUS_NOT_SUPPORTED, "the choice of an engine");
 }
@@ -439,6 +441,27 @@ d9d_status d9di_cudnn_graph_build(d9di_cudnn_graph *g, const char *op)
     if (g->st == CUDNN_STATUS_SUCCESS)
         select_engine(g, graph, CUDNN_HEUR_MODE_A);
     return g->plan != NULL ? D9D_OK : plan_unsupported(g, op);
+}
+
+bool d9di_cudnn_graph_restore(d9di_cudnn_graph *g, const void *json, size_t size)
+{
+    return plan_create(g, CUDNN_ATTR_EXECUTION_PLAN_JSON_REPRESENTATION, CUDNN_TYPE_CHAR,
+                       (int64_t)size, json) == CUDNN_STATUS_SUCCESS;
+}
+
+bool d9di_cudnn_graph_serialize(const d9di_cudnn_graph *g, d9d_buf *out)
+{
+    const cudnnBackendAttributeName_t attribute = CUDNN_ATTR_EXECUTION_PLAN_JSON_REPRESENTATION;
+    int64_t n = 0;
+
+    if (g->lib->cudnnBackendGetAttribute(g->plan, attribute, CUDNN_TYPE_CHAR, 0, &n, NULL) !=
+            CUDNN_STATUS_SUCCESS ||
+        n <= 0 || d9d_buf_reserve(out, (size_t)n) != D9D_OK ||
+        g->lib->cudnnBackendGetAttribute(g->plan, attribute, CUDNN_TYPE_CHAR, n, &n, out->data) !=
+            CUDNN_STATUS_SUCCESS)
+        return false;
+    out->len = (size_t)n;
+    return true;
 }
 
 static cudnnStatus_t graph_execute(const d9di_cudnn_graph *g, const int64_t *id, void *const *at,

@@ -10,6 +10,9 @@
  *     st = d9di_cudnn_graph_run(&g, "attention", s, id, pointers, n);
  *     d9di_cudnn_graph_release(&g);
  *
+ * A plan can be written as JSON and restored from it in another run, in a tenth of the time and
+ * without a graph.
+ *
  * Tensors have four dimensions. A tensor with an id is in memory, and run() is given its address; a
  * virtual tensor lives between operations; a scalar is a float32 or int32 on the host.
  */
@@ -19,6 +22,7 @@
 #include <cudnn.h>
 
 #include "cuda/common/common.h"
+#include "d9d/base/mem.h"
 
 /* clang-format off */
 #define D9DI_CUDNN_FUNCTIONS(X)                                                                    \
@@ -120,6 +124,11 @@ d9di_cudnn_tensor d9di_cudnn_graph_transpose(d9di_cudnn_graph *g, const d9di_cud
 
 /* ENOTSUP, with the engine's reason, if no engine supports the graph. */
 d9d_status d9di_cudnn_graph_build(d9di_cudnn_graph *g, const char *op);
+/* A plan that d9di_cudnn_graph_serialize() of the same library, driver and kind of GPU has written;
+ * false, with g as it was, if cuDNN refuses it. */
+bool d9di_cudnn_graph_restore(d9di_cudnn_graph *g, const void *json, size_t size);
+/* The plan as JSON, in `out`, which the caller releases; false if its engine cannot. */
+bool d9di_cudnn_graph_serialize(const d9di_cudnn_graph *g, d9d_buf *out);
 /* Enqueues the graph, with g->workspace bytes of scratch. */
 d9d_status d9di_cudnn_graph_run(const d9di_cudnn_graph *g, const char *op, d9d_stream s,
                                 const int64_t *id, void *const *at, int n);

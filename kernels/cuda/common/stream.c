@@ -1,7 +1,9 @@
 /* stream.c - CUDA streams and what belongs to them. See d9d/kernels/cuda.h. */
+#include <pthread.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "cuda/attention/attention_call.h"
 
@@ -87,11 +89,37 @@ static d9d_status query_device(d9d_stream s)
     return D9D_OK;
 }
 
+static void *preload_libraries(void *arg)
+{
+    d9di_cublaslt_preload();
+    return arg;
+}
+
+/* Makes the GPU's context, for half a second, and the stream; meanwhile a thread loads libraries.
+ */
+static cudaError_t create_stream(d9d_stream s)
+{
+    pthread_t thread;
+    const bool loads = pthread_create(&thread, NULL, preload_libraries, NULL) == 0;
+    int highest = 0;
+    cudaError_t e = cudaSetDevice(s->index);
+
+    if (e == cudaSuccess)
+        e = cudaDeviceGetStreamPriorityRange(NULL, &highest);
+    if (e == cudaSuccess)
+        e = cudaStreamCreateWithPriority(&s->stream, cudaStreamNonBlocking,
+                                         s->opts.high_priority ? highest : 0);
+    if (e != cudaSuccess)
+        s->stream = NULL;
+    if (loads)
+        (void)pthread_join(thread, NULL);
+    return e;
+}
+
 d9d_status d9d_cuda_stream_create(int index, const d9d_cuda_owner *owner,
                                   const d9d_cuda_opts *options, d9d_stream *out)
 {
     d9d_stream s = calloc(1, sizeof(*s));
-    int highest = 0;
     cudaError_t e;
     d9d_status st;
 
@@ -100,19 +128,15 @@ d9d_status d9d_cuda_stream_create(int index, const d9d_cuda_owner *owner,
     s->index = index;
     s->owner = *owner;
     s->opts = *options;
+    if (options->cache_dir != NULL)
+        s->cache_dir = strdup(options->cache_dir); /* without memory nothing is kept */
     D9D_TRY_OR(st, query_device(s), out);
-    e = cudaSetDevice(index);
-    if (e == cudaSuccess)
-        e = cudaDeviceGetStreamPriorityRange(NULL, &highest);
-    if (e == cudaSuccess)
-        e = cudaStreamCreateWithPriority(&s->stream, cudaStreamNonBlocking,
-                                         options->high_priority ? highest : 0);
+    e = create_stream(s);
     if (e != cudaSuccess) {
-        s->stream = NULL;
         st = d9di_cuda_fail("cuda", e);
         goto out;
     }
-    D9D_TRY_OR(st, d9di_cublaslt_open(&s->cublaslt), out);
+    D9D_TRY_OR(st, d9di_cublaslt_open(s, &s->cublaslt), out);
     *out = s;
     s = NULL;
 out:
@@ -130,6 +154,7 @@ void d9d_cuda_stream_free(d9d_stream s)
         (void)cudaSetDevice(s->index);
         (void)cudaStreamDestroy(s->stream);
     }
+    free(s->cache_dir);
     free(s);
 }
 

@@ -13,6 +13,9 @@
  * events, and a kernel compares their bits with those of the first. Nothing waits for the trial.
  * Once its events have completed, the fastest algorithm with the same bits replaces the first
  * choice if it is much faster. So tuning never changes a result.
+ *
+ * What a shape uses in the end is kept for later runs (tuning_cache.c), which then ask no heuristic
+ * and try nothing. The library checks a kept algorithm before it is used.
  */
 #include <cublasLt.h>
 #include <dlfcn.h>
@@ -21,7 +24,7 @@
 
 #include "cuda/common/bitwise_compare.h"
 #include "cuda/common/common.h"
-#include "d9d/base/mem.h"
+#include "d9d/base/disk_cache.h"
 
 #define STR_(x) #x
 #define STR(x)  STR_(x)
@@ -40,7 +43,9 @@ static const double TRIAL_FLOP = 1e10; /* enough to take longer than a few launc
 #define FUNCTIONS(X)                                                                               \
     X(cublasLtCreate)                                                                              \
     X(cublasLtDestroy)                                                                             \
+    X(cublasLtGetVersion)                                                                          \
     X(cublasLtGetStatusString) X(cublasLtMatmul) X(cublasLtMatmulAlgoGetHeuristic)                 \
+        X(cublasLtMatmulAlgoCheck)                                                                 \
         X(cublasLtMatmulDescCreate) X(cublasLtMatmulDescDestroy) X(cublasLtMatmulDescSetAttribute) \
             X(cublasLtMatrixLayoutCreate) X(cublasLtMatrixLayoutDestroy)                           \
                 X(cublasLtMatrixLayoutSetAttribute)                                                \
@@ -65,11 +70,13 @@ typedef struct choice {
 } choice;
 
 typedef struct plan {
+    plan_key key;
     cublasLtMatmulDesc_t desc;
     cublasLtMatrixLayout_t a, b, c; /* in cuBLASLt's terms: a is our B */
     choice choice[MAX_ALGOS];
     int n, best;                       /* number of choices, 0: no algorithm; the choice to use */
     bool trial_done;                   /* finished, or not to be tried */
+    bool settled;                      /* in the cache, or not to be kept */
     cudaEvent_t events[2 * MAX_ALGOS]; /* before and after each choice of a trial in flight */
     int *mismatch;                     /* 1 for choices whose bits differ from the first's */
     struct plan *next;                 /* list of all plans, to free them */
@@ -78,6 +85,7 @@ typedef struct plan {
 struct d9di_cublaslt {
     void *library;
     cublasLtHandle_t handle;
+    d9d_disk_cache cache; /* plan_key to choice */
     d9d_map plans;
     plan *first;
     int *mismatch; /* [MAX_TRIALS, MAX_ALGOS] of all trials, pinned host memory that the GPU
@@ -96,12 +104,24 @@ static d9d_status cublaslt_fail(const d9di_cublaslt *b, const char *op, const ch
     return D9D_FAIL(st, "%s: cuBLASLt, %s: %s", op, what, b->cublasLtGetStatusString(e));
 }
 
-static d9d_status library_load(d9di_cublaslt *b)
+static void *library_open(void)
 {
     static const char *const places[] = {LIBRARY, D9D_CUDA_LIB "/" LIBRARY};
+    void *library = NULL;
 
-    for (size_t i = 0; i < sizeof(places) / sizeof(*places) && b->library == NULL; i++)
-        b->library = dlopen(places[i], RTLD_NOW | RTLD_LOCAL);
+    for (size_t i = 0; i < sizeof(places) / sizeof(*places) && library == NULL; i++)
+        library = dlopen(places[i], RTLD_NOW | RTLD_LOCAL);
+    return library;
+}
+
+void d9di_cublaslt_preload(void)
+{
+    (void)library_open();
+}
+
+static d9d_status library_load(d9di_cublaslt *b)
+{
+    b->library = library_open();
     if (b->library == NULL)
         return D9D_FAIL(D9D_ENOTSUP,
                         "cuda: %s, which GEMMs need, is neither on the library path nor in %s; "
@@ -116,7 +136,7 @@ static d9d_status library_load(d9di_cublaslt *b)
     return D9D_OK;
 }
 
-d9d_status d9di_cublaslt_open(d9di_cublaslt **out)
+d9d_status d9di_cublaslt_open(d9d_stream s, d9di_cublaslt **out)
 {
     d9di_cublaslt *b = calloc(1, sizeof(*b));
     cublasStatus_t e;
@@ -134,6 +154,7 @@ d9d_status d9di_cublaslt_open(d9di_cublaslt **out)
     if (cudaHostAlloc((void **)&b->mismatch, MAX_TRIALS * MAX_ALGOS * sizeof(int),
                       cudaHostAllocMapped) != cudaSuccess)
         b->mismatch = NULL;
+    d9di_cuda_open_cache(s, "cublaslt", b->cublasLtGetVersion(), &b->cache);
     *out = b;
     b = NULL;
 out:
@@ -175,6 +196,7 @@ void d9di_cublaslt_close(d9di_cublaslt *b)
         plan_free(b, p);
     }
     d9d_map_release(&b->plans);
+    d9d_disk_cache_close(&b->cache);
     if (b->mismatch != NULL)
         (void)cudaFreeHost(b->mismatch);
     if (b->handle != NULL)
@@ -368,6 +390,36 @@ static cublasStatus_t query_heuristic(const d9di_cublaslt *b, const plan_key *ke
     return e;
 }
 
+/* --- choices of earlier runs ------------------------------------------------------------------ */
+
+/* False if there is none that the library takes for this product. */
+static bool plan_restore(d9di_cublaslt *b, const plan_key *key, plan *p)
+{
+    cublasLtMatmulHeuristicResult_t checked;
+    size_t size;
+    const void *const kept = d9d_disk_cache_get(&b->cache, key, sizeof(*key), &size);
+
+    if (kept == NULL || size != sizeof(choice))
+        return false;
+    memcpy(&p->choice[0], kept, sizeof(choice));
+    if (b->cublasLtMatmulAlgoCheck(b->handle, p->desc, p->a, p->b, p->c, p->c, &p->choice[0].algo,
+                                   &checked) != CUBLAS_STATUS_SUCCESS ||
+        (int64_t)checked.workspaceSize > p->choice[0].scratch)
+        return false;
+    p->n = 1;
+    p->trial_done = p->settled = true;
+    return true;
+}
+
+/* Keeps the choice of a plan once nothing will change it. */
+static void plan_settle(d9di_cublaslt *b, plan *p)
+{
+    if (p->settled)
+        return;
+    d9d_disk_cache_put(&b->cache, &p->key, sizeof(p->key), &p->choice[p->best], sizeof(choice));
+    p->settled = true;
+}
+
 static d9d_status plan_get(d9di_cublaslt *b, const char *op, const d9d_gemm_batched *g,
                            const d9di_gemm_scales *scales, const plan_key *key, plan **out)
 {
@@ -382,8 +434,9 @@ static d9d_status plan_get(d9di_cublaslt *b, const char *op, const d9d_gemm_batc
     p = calloc(1, sizeof(*p));
     if (p == NULL)
         return D9D_FAIL(D9D_ENOMEM, "%s: no memory for a GEMM's algorithm", op);
+    p->key = *key;
     e = plan_describe(b, g, scales, key, p);
-    if (e == CUBLAS_STATUS_SUCCESS)
+    if (e == CUBLAS_STATUS_SUCCESS && !plan_restore(b, key, p))
         e = query_heuristic(b, key, p);
     else if (e == CUBLAS_STATUS_NOT_SUPPORTED)
         e = CUBLAS_STATUS_SUCCESS; /* a plan without algorithms */
@@ -487,7 +540,7 @@ static void trial_begin(d9di_cublaslt *b, const product *x)
     void *workspace;
 
     if (d9di_cuda_scratch_alloc(x->s, 2 * half, &workspace) != D9D_OK) {
-        p->trial_done = true;
+        p->trial_done = p->settled = true; /* a run with more memory may try */
         return;
     }
     p->mismatch = b->mismatch + MAX_ALGOS * b->n_trials++;
@@ -495,8 +548,10 @@ static void trial_begin(d9di_cublaslt *b, const product *x)
     for (int i = 0; i < p->n && st == D9D_OK; i++)
         st = trial_run_algo(x, i, i == 0 ? workspace : (char *)workspace + half, workspace);
     d9di_cuda_scratch_free(x->s, workspace, 2 * half);
-    if (st != D9D_OK)
+    if (st != D9D_OK) {
         trial_end(p);
+        p->settled = true;
+    }
 }
 
 /* Another choice replaces the first only below this fraction of its time. A trial is too short to
@@ -569,5 +624,8 @@ d9d_status d9di_cublaslt_gemm(d9d_stream s, const char *op, const d9d_gemm_batch
         trial_begin(lib, &x);
     else if (x.p->mismatch != NULL)
         trial_conclude(x.p);
+    else
+        plan_settle(lib, x.p);
+    d9d_disk_cache_flush_idle(&lib->cache, D9DI_CUDA_CACHE_IDLE_S);
     return gemm_run(&x, &x.p->choice[x.p->best], c);
 }

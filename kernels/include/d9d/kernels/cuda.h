@@ -45,6 +45,9 @@ typedef struct d9d_cuda_opts {
                               for */
     int64_t max_score_bytes; /* most bytes of scratch for attention scores; larger calls are split;
                                 0: 4 GiB */
+    const char *cache_dir;   /* keeps choices of cuBLASLt and plans of cuDNN between runs; borrowed
+                                until the stream is created; NULL: no run knows those of another */
+    bool cache_read_only;
 } d9d_cuda_opts;
 
 /* Creates a stream on GPU `index`, which must exist. ENOTFOUND if its compute capability is below
