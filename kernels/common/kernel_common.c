@@ -10,6 +10,14 @@ d9d_status d9di_args_check_addends(int of)
     return D9D_OK;
 }
 
+d9d_status d9di_args_check_foreach(int count)
+{
+    if (count >= 0 && count <= D9D_FOREACH_MAX)
+        return D9D_OK;
+    return D9D_FAIL(D9D_EINVAL, "foreach_axpby: %d matrices, up to %d are supported", count,
+                    D9D_FOREACH_MAX);
+}
+
 _Static_assert(D9D_SAMPLE_MAX_VOCAB <= INT64_C(1) << (63 - D9DI_WEIGHT_BITS),
                "sums of weights stay below 2^63");
 

@@ -106,6 +106,7 @@ d9d_status d9di_args_check_attention_cache(const char *op, const d9d_attention_d
 /* EINVAL unless so many arrays can be appended at a time. */
 d9d_status d9di_args_check_kv_append_fp8(const char *op, int n);
 d9d_status d9di_args_check_addends(int of);
+d9d_status d9di_args_check_foreach(int count);
 /* EINVAL unless the vocabulary has 1 to D9D_SAMPLE_MAX_VOCAB tokens, or more where no weights are
  * summed. */
 d9d_status d9di_args_check_sample_tokens(const d9d_sample_tokens_args *a);

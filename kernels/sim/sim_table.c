@@ -53,6 +53,15 @@ ENTRY(axpy, d9d_dtype t, void *y, float alpha, const void *x, const void *plus, 
 {
     return charge_memory(s, t, (plus != NULL ? 3.0 : 2.0) * (double)n);
 }
+ENTRY(foreach_axpby, d9d_dtype yt, d9d_dtype xt, const d9d_foreach_matrix *list, int count)
+{
+    double bytes = 0;
+
+    for (int i = 0; i < count; i++)
+        bytes += (double)list[i].m * (double)list[i].n *
+                 (dtype_bytes(xt) + (list[i].beta != 0.0f ? 2 : 1) * dtype_bytes(yt));
+    return d9di_sim_charge(s, D9D_SIM_MEMORY, yt, 0, bytes);
+}
 ENTRY(glu, const d9d_glu *f, d9d_dtype t, void *y, const void *gate, const void *up, int64_t n)
 {
     return charge_memory(s, t, (up != NULL ? 3.0 : 2.0) * (double)n);

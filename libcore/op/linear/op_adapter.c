@@ -20,7 +20,8 @@ typedef struct adapter_call {
     const d9di_op_rows_of *rows;
     const d9di_op_fp8_input *q; /* of x */
     d9d_var *x, *plus;
-    int has; /* of D9D_OP_ADAPTER_ALL, what y has by now */
+    d9d_var *low; /* scale x A^T, or NULL */
+    int has;      /* of D9D_OP_ADAPTER_ALL, what y has by now */
 } adapter_call;
 
 /* --- the base ----------------------------------------------------------------------------------
@@ -112,15 +113,24 @@ d9d_status d9d_op_adapter_dropout(const d9d_op_adapter *a, d9d_var *x, d9d_var *
 /* --- roles -------------------------------------------------------------------------------------
  */
 
+/* scale * (drop(x) A^T) */
+static d9d_status down_run(const d9d_op_adapter *a, d9d_var *x, d9d_var **low)
+{
+    d9d_var *in;
+
+    D9D_TRY(d9d_op_adapter_dropout(a, x, &in));
+    D9D_TRY(d9d_op_linear(a->tape, in, a->adapter->param[D9D_ADAPTER_A], low));
+    return d9d_op_scale(a->tape, *low, a->adapter->scale, low);
+}
+
 /* *y += scale * (drop(x) A^T) B^T, in place. */
 static d9d_status product_add(const d9d_op_adapter *a, d9d_var *x, d9d_var **y)
 {
-    d9d_param *down = a->adapter->param[D9D_ADAPTER_A], *up = a->adapter->param[D9D_ADAPTER_B];
-    d9d_var *in, *low;
+    d9d_param *up = a->adapter->param[D9D_ADAPTER_B];
+    d9d_var *low = ((const adapter_call *)a->call)->low;
 
-    D9D_TRY(d9d_op_adapter_dropout(a, x, &in));
-    D9D_TRY(d9d_op_linear(a->tape, in, down, &low));
-    D9D_TRY(d9d_op_scale(a->tape, low, a->adapter->scale, &low));
+    if (low == NULL)
+        D9D_TRY(down_run(a, x, &low));
     D9D_TRY(d9di_op_linear_check(d9d_var_tensor(low), up));
     return d9di_op_linear_rows(a->tape, low, up, &(d9di_op_rows_of){a->first, a->n, NULL}, NULL, *y,
                                true, y);
@@ -196,10 +206,10 @@ static d9d_status result_check(const d9d_op_adapter *a, const d9d_tensor *x, con
 
 d9d_status d9di_op_linear_adapted(d9d_tape *t, d9d_var *x, d9d_param *w,
                                   const d9di_op_rows_of *rows, const d9di_op_fp8_input *q,
-                                  d9d_var *plus, d9d_var **y)
+                                  d9d_var *plus, d9d_var *low, d9d_var **y)
 {
     const d9d_param_adapter *ad = d9d_tape_adapter(t, w);
-    adapter_call c = {rows, w->fp8.recipe != NULL ? q : NULL, x, plus, 0};
+    adapter_call c = {rows, w->fp8.recipe != NULL ? q : NULL, x, plus, low, 0};
     const d9d_op_adapter a = {t, ad, w, rows->first, rows->n, &c};
 
     if (ad == NULL)
@@ -213,4 +223,57 @@ d9d_status d9di_op_linear_adapted(d9d_tape *t, d9d_var *x, d9d_param *w,
     }
     return plus != NULL && (c.has & D9D_OP_ADAPTER_RESIDUAL) == 0 ? d9d_op_add(t, plus, *y, y)
                                                                   : D9D_OK;
+}
+
+/* --- several layers of one input ---------------------------------------------------------------
+ */
+
+/* An A that reads x as it is. */
+static bool has_plain_down(const d9d_tape *t, const d9d_param_adapter *ad)
+{
+    return ad != NULL && ad->forward == NULL && ad->param[D9D_ADAPTER_A] != NULL &&
+           ad->param[D9D_ADAPTER_INPUT] == NULL && !d9d_op_dropout_is_active(t, ad->dropout);
+}
+
+/* The place of p among n; n if it is not there. */
+static size_t param_index(d9d_param *const *list, size_t n, const d9d_param *p)
+{
+    size_t i = 0;
+
+    while (i < n && list[i] != p)
+        i++;
+    return i;
+}
+
+/* Slices of one matrix share what its A makes. */
+d9d_status d9di_op_adapters_down(d9d_tape *t, d9d_var *x, const d9d_op_weight_slice *of, size_t n,
+                                 d9d_var **low)
+{
+    d9d_param *down[D9D_OP_LINEAR_MULTI_MAX];
+    float scale[D9D_OP_LINEAR_MULTI_MAX];
+    d9d_var *made[D9D_OP_LINEAR_MULTI_MAX];
+    size_t at[D9D_OP_LINEAR_MULTI_MAX], count = 0, readers = 0;
+
+    for (size_t i = 0; i < n; i++) {
+        const d9d_param_adapter *ad = d9d_tape_adapter(t, of[i].w);
+
+        low[i] = NULL;
+        at[i] = D9D_OP_LINEAR_MULTI_MAX;
+        if (!has_plain_down(t, ad) ||
+            (count > 0 && ad->param[D9D_ADAPTER_A]->spec.grad_dtype != down[0]->spec.grad_dtype))
+            continue;
+        readers++;
+        at[i] = param_index(down, count, ad->param[D9D_ADAPTER_A]);
+        if (at[i] < count)
+            continue;
+        scale[count] = ad->scale;
+        down[count++] = ad->param[D9D_ADAPTER_A];
+    }
+    if (readers < 2 || !d9d_tape_should_record(t, &x, 1, down, count))
+        return D9D_OK;
+    D9D_TRY(d9di_op_linear_stacked(t, x, down, scale, count, made));
+    for (size_t i = 0; i < n; i++)
+        if (at[i] < count)
+            low[i] = made[at[i]];
+    return D9D_OK;
 }

@@ -225,7 +225,7 @@ static d9d_status linear_run(d9d_tape *t, d9d_var *x, d9d_param *w, const d9di_o
     d9d_status st;
 
     D9D_TRY(d9di_op_fp8_input_make(t, d9d_var_tensor(x), &w, 1, &q));
-    st = d9di_op_linear_adapted(t, x, w, a, &q, plus, y);
+    st = d9di_op_linear_adapted(t, x, w, a, &q, plus, NULL, y);
     d9di_op_fp8_input_release(&q);
     return st;
 }
@@ -318,16 +318,18 @@ static d9d_status each_run(d9d_tape *t, d9d_var *x, const d9d_op_weight_slice *o
                            d9d_var **y)
 {
     d9d_param *w[D9D_OP_LINEAR_MULTI_MAX];
+    d9d_var *low[D9D_OP_LINEAR_MULTI_MAX];
     d9di_op_fp8_input q;
     d9d_status st = D9D_OK;
 
     for (size_t i = 0; i < n; i++)
         w[i] = of[i].w;
+    D9D_TRY(d9di_op_adapters_down(t, x, of, n, low));
     D9D_TRY(d9di_op_fp8_input_make(t, d9d_var_tensor(x), w, n, &q));
     for (size_t i = 0; i < n && st == D9D_OK; i++) {
         const d9di_op_rows_of a = rows_of(&of[i]);
 
-        st = d9di_op_linear_adapted(t, x, w[i], &a, &q, NULL, &y[i]);
+        st = d9di_op_linear_adapted(t, x, w[i], &a, &q, NULL, low[i], &y[i]);
     }
     d9di_op_fp8_input_release(&q);
     return st;

@@ -62,6 +62,21 @@ static d9d_status on_axpy(d9d_stream s, d9d_dtype t, void *y, float alpha, const
                                                host_in(&c, t, x, n), host_in(&c, t, plus, n), n));
 }
 
+static d9d_status on_foreach_axpby(d9d_stream s, d9d_dtype yt, d9d_dtype xt,
+                                   const d9d_foreach_matrix *list, int count)
+{
+    host_call c = host_begin();
+    d9d_foreach_matrix on[D9D_FOREACH_MAX];
+
+    (void)s;
+    for (int i = 0; i < count && i < D9D_FOREACH_MAX; i++) {
+        on[i] = list[i];
+        on[i].x = host_in(&c, xt, list[i].x, list[i].m * list[i].x_ld);
+        on[i].y = host_out(&c, yt, list[i].y, list[i].m * list[i].y_ld);
+    }
+    return host_end(&c, c.k->elementwise->foreach_axpby(c.s, yt, xt, on, count));
+}
+
 static d9d_status on_glu(d9d_stream s, const d9d_glu *f, d9d_dtype t, void *y, const void *gate,
                          const void *up, int64_t n)
 {

@@ -57,6 +57,18 @@ typedef struct d9d_copy_strided_dims {
     int64_t x_cols, x_first, y_cols, y_first;
 } d9d_copy_strided_dims;
 
+/* Columns of x [M, x_ld] that go to columns of y [M, y_ld], N of each: y = alpha x + beta y. With
+ * beta 0 y is not read. */
+typedef struct d9d_foreach_matrix {
+    int64_t m, n;
+    const void *x;
+    int64_t x_ld, x_first;
+    void *y;
+    int64_t y_ld, y_first;
+    float alpha, beta;
+} d9d_foreach_matrix;
+
+enum { D9D_FOREACH_MAX = 8 };     /* limit of a list of matrices */
 enum { D9D_ADD_MAX_ARRAYS = 16 }; /* limit of add's `of` */
 
 /* Repetition penalty of logits x [M, N], N the vocabulary: y is x, but for each token that row i's
@@ -114,6 +126,10 @@ typedef struct d9d_elementwise_kernels {
     /* y = alpha x + plus (axpy), rounded once; plus NULL: 0. y may be x or plus. */
     d9d_status (*axpy)(d9d_stream s, d9d_dtype t, void *y, float alpha, const void *x,
                        const void *plus, int64_t n);
+    /* Each matrix of a list, rounded once, in one launch (torch._foreach ops). Those that are
+     * written do not overlap; the types may differ. */
+    d9d_status (*foreach_axpby)(d9d_stream s, d9d_dtype yt, d9d_dtype xt,
+                                const d9d_foreach_matrix *list, int count);
     /* up NULL: a plain activation. */
     d9d_status (*glu)(d9d_stream s, const d9d_glu *f, d9d_dtype t, void *y, const void *gate,
                       const void *up, int64_t n);
@@ -180,6 +196,7 @@ typedef struct d9d_elementwise_kernels {
     X(elementwise, add, add)                                                                       \
     X(elementwise, accumulate, accumulate)                                                         \
     X(elementwise, axpy, axpy)                                                                     \
+    X(elementwise, foreach_axpby, foreach_axpby)                                                   \
     X(elementwise, glu, glu)                                                                       \
     X(elementwise, glu_bwd, glu_bwd)                                                               \
     X(elementwise, softcap, softcap)                                                               \
