@@ -9,7 +9,9 @@
 
 /* libgomp keeps a record for each thread on the stack of the thread that starts them: some 80,000
  * threads use up 8 MiB. */
-#define MAX_THREADS 4096
+#define MAX_THREADS     4096
+
+#define MAX_CONNECTIONS 32 /* of a GPU */
 
 /* True if the row applies to this value. */
 typedef bool predicate_fn(const char *value);
@@ -19,9 +21,8 @@ typedef struct env_rule {
     unsigned use;
     d9d_environment_action act;
     predicate_fn *judge;
-    const char *set; /* CHANGED: the new value, also if the variable is not set */
-    const char
-        *keep; /* CHANGED: a variable of d9d whose value, from 1 to `set`, takes precedence */
+    const char *set;  /* CHANGED: the new value, also if the variable is not set */
+    const char *keep; /* CHANGED: a variable of d9d, from 1 to MAX_CONNECTIONS, that is preferred */
     const char *why;
 } env_rule;
 
@@ -68,6 +69,10 @@ static bool is_not_32(const char *v)
 {
     return parse_number(v) != 32;
 }
+static bool is_below_8(const char *v)
+{
+    return parse_number(v) < 8;
+}
 static bool is_below_100(const char *v)
 {
     return is_not_empty(v) && atof(v) < 100;
@@ -94,9 +99,13 @@ static const env_rule env_rules[] = {
      "it is now called D9D_P2P, with off for 0 and force for 1"},
 
     /* Streams that share a hardware queue wait for each other, and one that waits for a message
-     * must not block what the message waits for. */
-    {"CUDA_DEVICE_MAX_CONNECTIONS", D9D_ENVIRONMENT_GPU, D9D_ENVIRONMENT_CHANGED, is_not_32, "32",
-     "D9D_CUDA_MAX_CONNECTIONS",
+     * must not block what the message waits for. Each queue takes 15 ms of a process's start. */
+    {"CUDA_DEVICE_MAX_CONNECTIONS", D9D_ENVIRONMENT_GPU_ALONE, D9D_ENVIRONMENT_CHANGED, is_below_8,
+     "8", "D9D_CUDA_MAX_CONNECTIONS",
+     "copies and computation would wait for each other in one hardware queue; 8 is used in its "
+     "place (D9D_CUDA_MAX_CONNECTIONS sets another number)"},
+    {"CUDA_DEVICE_MAX_CONNECTIONS", D9D_ENVIRONMENT_GPU_RANKS, D9D_ENVIRONMENT_CHANGED, is_not_32,
+     "32", "D9D_CUDA_MAX_CONNECTIONS",
      "communication and computation would wait for each other in one hardware queue; 32 is used in "
      "its place (D9D_CUDA_MAX_CONNECTIONS sets another number)"},
     {"CUDA_LAUNCH_BLOCKING", D9D_ENVIRONMENT_GPU, D9D_ENVIRONMENT_KEPT, is_on, NULL, NULL,
@@ -140,15 +149,16 @@ _Static_assert(N_RULES <= sizeof(((d9d_environment *)0)->vars) / sizeof(d9d_envi
 /* A user's own setting takes precedence over the site's. */
 static void apply_user_value(const env_rule *r, const char *wish, d9d_environment_var *out)
 {
-    const long limit = parse_number(r->set), n = parse_number(wish);
+    const long n = parse_number(wish);
 
-    if (n >= 1 && n <= limit) {
+    if (n >= 1 && n <= MAX_CONNECTIONS) {
         (void)snprintf(out->value, sizeof(out->value), "%ld", n);
         return;
     }
     out->action = D9D_ENVIRONMENT_REFUSED;
     (void)d9d_num_format(out->text, sizeof(out->text),
-                         "%s is \"%.64s\", which is no number from 1 to %ld", r->keep, wish, limit);
+                         "%s is \"%.64s\", which is no number from 1 to %d", r->keep, wish,
+                         MAX_CONNECTIONS);
 }
 
 /* A row without a predicate is a default: it gives way to any value that is set. */

@@ -618,7 +618,8 @@ static void log_environment(const d9d_device *dev, const d9d_job *where, const d
     unsigned uses = several ? D9D_ENVIRONMENT_RANKS : 0;
 
     if (gpu)
-        uses |= D9D_ENVIRONMENT_GPU | (several ? D9D_ENVIRONMENT_NCCL : 0);
+        uses |= D9D_ENVIRONMENT_GPU | (several ? D9D_ENVIRONMENT_NCCL | D9D_ENVIRONMENT_GPU_RANKS
+                                               : D9D_ENVIRONMENT_GPU_ALONE);
     else if (could && strncmp(where->device, "auto", 4) == 0)
         uses |= D9D_ENVIRONMENT_NO_GPU;
     d9d_environment_log(env, uses, where->log);

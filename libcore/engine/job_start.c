@@ -3,9 +3,11 @@
 
 #include <limits.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
+#include "d9d/base/environment.h"
 #include "d9d/comm/exchange.h"
 #include "d9d/comm/flight.h"
 #include "d9d/device/simulated.h"
@@ -104,12 +106,26 @@ static d9d_status open_local_device(d9d_bootstrap *bootstrap, const char *which,
     return st == D9D_ENOTFOUND || st == D9D_ENOTSUP ? d9d_device_open(which, out) : st;
 }
 
+/* What the CUDA driver reads when a device is opened. */
+static d9d_status set_environment(d9d_bootstrap *bootstrap)
+{
+    d9d_environment e;
+
+    d9d_environment_read(d9d_bootstrap_size(bootstrap) > 1 ? D9D_ENVIRONMENT_GPU_RANKS
+                                                           : D9D_ENVIRONMENT_GPU_ALONE,
+                         getenv, &e);
+    D9D_TRY(d9d_environment_check(&e));
+    d9d_environment_apply(&e);
+    return D9D_OK;
+}
+
 d9d_status d9di_job_start_open_device(d9d_bootstrap *bootstrap, const char *which, d9d_device **out)
 {
     d9d_status st;
 
     if (d9d_bootstrap_is_simulated(bootstrap))
         return d9d_device_simulate(which, out);
+    D9D_TRY(set_environment(bootstrap));
     if (d9d_bootstrap_size(bootstrap) == 1)
         return d9d_device_open(which, out);
     D9D_TRY(open_local_device(bootstrap, which, out));

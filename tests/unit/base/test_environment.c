@@ -12,6 +12,8 @@
 
 #define CONNECTIONS "CUDA_DEVICE_MAX_CONNECTIONS"
 #define GPU         D9D_ENVIRONMENT_GPU
+#define RANKS       D9D_ENVIRONMENT_GPU_RANKS
+#define ALONE       D9D_ENVIRONMENT_GPU_ALONE
 
 /* A case: one or two variables, and the result for the first. */
 static const struct value {
@@ -22,17 +24,23 @@ static const struct value {
     d9d_environment_action act;
     const char *becomes, *says; /* message; NULL: none */
 } values[] = {
-    {GPU, CONNECTIONS, NULL, NULL, true, D9D_ENVIRONMENT_CHANGED, "32", NULL},
-    {GPU, CONNECTIONS, "32", NULL, false, 0, NULL, NULL},
-    {GPU, CONNECTIONS, "1", NULL, true, D9D_ENVIRONMENT_CHANGED, "32", "is \"1\""},
-    {GPU, CONNECTIONS, "8", NULL, true, D9D_ENVIRONMENT_CHANGED, "32", "32 is used"},
-    {GPU, CONNECTIONS, "", NULL, true, D9D_ENVIRONMENT_CHANGED, "32", "is \"\""},
-    {GPU, CONNECTIONS, "many", NULL, true, D9D_ENVIRONMENT_CHANGED, "32", "is \"many\""},
-    {GPU, CONNECTIONS, "1", "1", true, D9D_ENVIRONMENT_CHANGED, "1", NULL},
-    {GPU, CONNECTIONS, NULL, "8", true, D9D_ENVIRONMENT_CHANGED, "8", NULL},
-    {GPU, CONNECTIONS, "32", "4", true, D9D_ENVIRONMENT_CHANGED, "4", NULL},
-    {GPU, CONNECTIONS, "1", "33", true, D9D_ENVIRONMENT_REFUSED, NULL, "from 1 to 32"},
-    {GPU, CONNECTIONS, "1", "few", true, D9D_ENVIRONMENT_REFUSED, NULL, "\"few\""},
+    {RANKS, CONNECTIONS, NULL, NULL, true, D9D_ENVIRONMENT_CHANGED, "32", NULL},
+    {RANKS, CONNECTIONS, "32", NULL, false, 0, NULL, NULL},
+    {RANKS, CONNECTIONS, "1", NULL, true, D9D_ENVIRONMENT_CHANGED, "32", "is \"1\""},
+    {RANKS, CONNECTIONS, "8", NULL, true, D9D_ENVIRONMENT_CHANGED, "32", "32 is used"},
+    {RANKS, CONNECTIONS, "", NULL, true, D9D_ENVIRONMENT_CHANGED, "32", "is \"\""},
+    {RANKS, CONNECTIONS, "many", NULL, true, D9D_ENVIRONMENT_CHANGED, "32", "is \"many\""},
+    {RANKS, CONNECTIONS, "1", "1", true, D9D_ENVIRONMENT_CHANGED, "1", NULL},
+    {RANKS, CONNECTIONS, NULL, "8", true, D9D_ENVIRONMENT_CHANGED, "8", NULL},
+    {RANKS, CONNECTIONS, "32", "4", true, D9D_ENVIRONMENT_CHANGED, "4", NULL},
+    {RANKS, CONNECTIONS, "1", "33", true, D9D_ENVIRONMENT_REFUSED, NULL, "from 1 to 32"},
+    {RANKS, CONNECTIONS, "1", "few", true, D9D_ENVIRONMENT_REFUSED, NULL, "\"few\""},
+    {ALONE, CONNECTIONS, NULL, NULL, true, D9D_ENVIRONMENT_CHANGED, "8", NULL},
+    {ALONE, CONNECTIONS, "32", NULL, false, 0, NULL, NULL},
+    {ALONE, CONNECTIONS, "1", NULL, true, D9D_ENVIRONMENT_CHANGED, "8", "8 is used"},
+    {ALONE, CONNECTIONS, "1", "1", true, D9D_ENVIRONMENT_CHANGED, "1", NULL},
+    {ALONE, CONNECTIONS, NULL, "32", true, D9D_ENVIRONMENT_CHANGED, "32", NULL},
+    {ALONE, CONNECTIONS, "8", "33", true, D9D_ENVIRONMENT_REFUSED, NULL, "from 1 to 32"},
     {GPU, "CUDA_LAUNCH_BLOCKING", "1", NULL, true, D9D_ENVIRONMENT_KEPT, NULL,
      "every kernel launch waits"},
     {GPU, "CUDA_LAUNCH_BLOCKING", "0", NULL, false, 0, NULL, NULL},
@@ -149,7 +157,7 @@ static void test_apply_and_say(void **state)
     d9d_environment_read(~0u, getenv, &e);
     assert_string_equal(getenv(CONNECTIONS), "1");
     assert_int_equal(d9d_environment_check(&e), D9D_OK);
-    d9d_environment_log(&e, D9D_ENVIRONMENT_GPU, &log);
+    d9d_environment_log(&e, RANKS, &log);
     assert_int_equal(h.n, 1);
     assert_non_null(strstr(h.last, CONNECTIONS " is \"1\""));
     d9d_environment_log(&e, D9D_ENVIRONMENT_NCCL, &log);
@@ -158,7 +166,7 @@ static void test_apply_and_say(void **state)
     d9d_environment_apply(&e);
     assert_string_equal(getenv(CONNECTIONS), "32");
     assert_string_equal(getenv("NCCL_ALGO"), "Ring");
-    d9d_environment_read(D9D_ENVIRONMENT_GPU, getenv, &e);
+    d9d_environment_read(RANKS, getenv, &e);
     assert_null(find(&e, CONNECTIONS));
     put("NCCL_ALGO", NULL);
 }

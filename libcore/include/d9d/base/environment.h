@@ -28,7 +28,9 @@ enum {
     D9D_ENVIRONMENT_NO_GPU = 4,  /* a process that would use a GPU and finds none */
     D9D_ENVIRONMENT_NCCL = 8,
     D9D_ENVIRONMENT_MPI = 16,
-    D9D_ENVIRONMENT_RANKS = 32, /* jobs of several ranks */
+    D9D_ENVIRONMENT_RANKS = 32,      /* jobs of several ranks */
+    D9D_ENVIRONMENT_GPU_ALONE = 64,  /* the CUDA driver of a job of one rank, */
+    D9D_ENVIRONMENT_GPU_RANKS = 128, /* and of one of several */
 };
 
 typedef enum d9d_environment_action {
