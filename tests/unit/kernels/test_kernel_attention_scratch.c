@@ -142,7 +142,7 @@ static void check(void **state, const d9d_attention_dims *n)
         skip();
     want = gradients(n, "4096");
 
-    for (size_t i = 0; i < sizeof(less) / sizeof(*less); i++) {
+    for (size_t i = 0; i < sizeof(less) / sizeof(*less); i += (size_t)unit_step(3)) {
         void *got = gradients(n, less[i]);
 
         different += count_different(n, got, want, less[i]);
@@ -168,10 +168,10 @@ static void whole_rows(void **state)
     d9d_attention_dims n = rows;
 
     check(state, &n);
-    n.d = 64;
-    check(state, &n);
     if (unit_is_wrapped())
         return;
+    n.d = 64;
+    check(state, &n);
     n.d = 192;
     check(state, &n);
     n.d = 256;
@@ -184,7 +184,7 @@ static void values(void **state)
     static const int64_t sizes[][2] = {{192, 128}, {64, 128}, {128, 64}, {136, 224}};
     d9d_attention_dims n = rows;
 
-    for (size_t i = 0; i < sizeof(sizes) / sizeof(*sizes); i += (size_t)unit_step(2)) {
+    for (size_t i = 0; i < sizeof(sizes) / sizeof(*sizes); i += (size_t)unit_step(4)) {
         n.d = sizes[i][0];
         n.dv = sizes[i][1];
         check(state, &n);
