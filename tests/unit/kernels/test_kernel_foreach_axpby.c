@@ -85,7 +85,7 @@ static double *expected(const d9d_foreach_matrix *list, int count, int of, d9d_d
 static void check(const list_case *c, d9d_dtype yt, d9d_dtype xt)
 {
     d9d_foreach_matrix list[D9D_FOREACH_MAX];
-    double *want[D9D_FOREACH_MAX];
+    double *want[D9D_FOREACH_MAX] = {0};
 
     fill(c, yt, xt, list);
     for (int i = 0; i < c->count; i++)
