@@ -1,4 +1,5 @@
 /* test_cache_dir.c - where choices are kept between runs, and by which process of a host. */
+#include <stdio.h>
 #include <string.h>
 
 #include "device/cache_dir.h"
@@ -15,7 +16,7 @@ static char *get(const char *name)
 
     for (const char *const *v = variables; *v != NULL; v++)
         if (strncmp(*v, name, strlen(name)) == 0 && (*v)[strlen(name)] == '=')
-            return strcpy(value, *v + strlen(name) + 1);
+            return (void)snprintf(value, sizeof(values[0]), "%s", *v + strlen(name) + 1), value;
     return NULL;
 }
 
