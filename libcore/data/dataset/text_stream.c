@@ -268,11 +268,13 @@ static d9d_status text_add(stream *s, const d9di_line *line)
     stream_text x = {.tokens = is_blank(line) ? 0 : -1, .n = line->n};
 
     x.at = (place){.file = last, .offset = line->offset, .hash = d9d_hash_u64(line->text, line->n)};
-    if (s->check)
-        D9D_TRY(check_line(s, line, x.at.hash));
-    s->check = false;
     if (last == NULL || strcmp(last, line->file) != 0)
         x.at.file = d9d_arena_strdup(&s->arena, line->file);
+    if (s->check) {
+        D9D_TRY(check_line(s, line, x.at.hash));
+        s->at.file = x.at.file; /* whatever it was called when the run was saved */
+    }
+    s->check = false;
     x.line = malloc(line->n + 1);
     if (x.at.file == NULL || x.line == NULL || D9D_VEC_PUSH(&s->texts, x) != D9D_OK) {
         free(x.line);
@@ -467,14 +469,24 @@ static void stream_forget(void *self, int64_t k)
 /* --- surveys: lengths of texts that ranks count in turns ----------------------------------------
  *
  * Text number i is counted by rank i mod n.  A rank's message has a count for each text of its own
- * from `known` on, as far as it has read; all ranks have read the same lines, some further than
- * others.  Known is then what all have read and somebody has counted, up to the first that cannot
- * be counted. */
+ * from `known` on, as far as it has read; all ranks read the same lines, some further than others.
+ * Known is then what all have read and somebody has counted, up to the first that cannot be
+ * counted.  The stream has ended where all ranks have read as far and see no further line. */
 
 typedef struct survey {
     int64_t end;      /* number of the first text that the rank has not read */
     int64_t all_read; /* there is none */
 } survey;
+
+typedef struct count {
+    int32_t tokens; /* -1: cannot be counted */
+    uint32_t hash;  /* of the line */
+} count;
+
+static uint32_t short_hash(const stream_text *x)
+{
+    return (uint32_t)(x->at.hash ^ x->at.hash >> 32);
+}
 
 enum { SURVEY_TEXTS = 16, SURVEY_BYTES = 1 << 25 }; /* of each rank; read ahead */
 
@@ -485,14 +497,14 @@ static int64_t first_own(const stream *s, int rank, int ranks)
 }
 
 /* A text that is damaged is an error where the next row needs it. */
-static d9d_status own_count(stream *s, int64_t number, bool needed, int32_t *out)
+static d9d_status own_count(stream *s, int64_t number, bool needed, count *out)
 {
     stream_text *x = text_at(s, number);
     const d9d_status st = text_tokenise(s, x);
 
     if (st != D9D_OK && (st != D9D_EFORMAT || (needed && number == s->known)))
         return st;
-    *out = st == D9D_OK ? (int32_t)x->tokens : -1;
+    *out = (count){st == D9D_OK ? (int32_t)x->tokens : -1, short_hash(x)};
     return D9D_OK;
 }
 
@@ -504,11 +516,11 @@ static d9d_status survey_make(stream *s, int rank, int ranks, bool needed, d9d_b
     head = (survey){.end = texts_end(s), .all_read = s->all_read};
     D9D_TRY(d9d_buf_append(out, &head, sizeof(head)));
     for (int64_t i = first_own(s, rank, ranks); i < head.end; i += ranks) {
-        int32_t n;
+        count n;
 
         D9D_TRY(own_count(s, i, needed, &n));
         D9D_TRY(d9d_buf_append(out, &n, sizeof(n)));
-        if (n < 0)
+        if (n.tokens < 0)
             break;
     }
     return D9D_OK;
@@ -537,24 +549,28 @@ static d9d_status stream_survey(void *self, int rank, int ranks, bool needed, d9
     return st;
 }
 
-/* The count of text `number` by its rank's message; -1: it has none. */
-static int32_t count_of(const stream *s, const d9d_dataset_survey *all, int ranks, int64_t number)
+/* The count of text `number` by its rank's message; of -1 tokens: it has none. */
+static count count_of(const stream *s, const d9d_dataset_survey *all, int ranks, int64_t number)
 {
     const int owner = (int)(number % ranks);
     const size_t i = (size_t)((number - first_own(s, owner, ranks)) / ranks);
-    int32_t n = -1;
+    count n = {.tokens = -1};
 
     if (sizeof(survey) + (i + 1) * sizeof(n) <= all[owner].n)
         memcpy(&n, (const char *)all[owner].data + sizeof(survey) + i * sizeof(n), sizeof(n));
     return n;
 }
 
-static d9d_status surveys_apply(stream *s, const d9d_dataset_survey *all, int ranks, bool *more)
-{
-    const int64_t known = s->known;
-    int64_t end = INT64_MAX, n = 0;
-    bool ended = true;
+/* How far all ranks have read, and how far the first of them. */
+typedef struct extent {
+    int64_t all, any;
+    bool all_read; /* none of them sees a further line */
+} extent;
 
+static d9d_status surveys_extent(const stream *s, const d9d_dataset_survey *all, int ranks,
+                                 extent *out)
+{
+    *out = (extent){.all = INT64_MAX, .all_read = true};
     for (int r = 0; r < ranks; r++) {
         survey head;
 
@@ -562,16 +578,44 @@ static d9d_status surveys_apply(stream *s, const d9d_dataset_survey *all, int ra
             return D9D_FAIL(D9D_EINVAL, "%s: rank %d sent %zu bytes about the stream",
                             s->config->path, r, all[r].n);
         memcpy(&head, all[r].data, sizeof(head));
-        end = head.end < end ? head.end : end;
-        ended = ended && head.all_read;
+        out->all = head.end < out->all ? head.end : out->all;
+        out->any = head.end > out->any ? head.end : out->any;
+        out->all_read = out->all_read && head.all_read;
     }
-    while (known + n < end && count_of(s, all, ranks, known + n) >= 0) {
-        text_at(s, known + n)->tokens = count_of(s, all, ranks, known + n);
-        n++;
+    return D9D_OK;
+}
+
+/* Text `number` has as many tokens as its rank says, and is the one that it has. */
+static d9d_status set_count(stream *s, int64_t number, const count *n, int ranks)
+{
+    stream_text *x = text_at(s, number);
+
+    if (n->hash != short_hash(x))
+        return D9D_FAIL(D9D_EMISMATCH,
+                        "%s: the line at byte %lld of %s is another one on rank %d: all ranks must "
+                        "read the same files",
+                        s->config->path, (long long)x->at.offset, x->at.file,
+                        (int)(number % ranks));
+    x->tokens = n->tokens;
+    return D9D_OK;
+}
+
+static d9d_status surveys_apply(stream *s, const d9d_dataset_survey *all, int ranks, bool *more)
+{
+    int64_t known = s->known;
+    extent e;
+
+    D9D_TRY(surveys_extent(s, all, ranks, &e));
+    for (; known < e.all; known++) {
+        const count n = count_of(s, all, ranks, known);
+
+        if (n.tokens < 0)
+            break;
+        D9D_TRY(set_count(s, known, &n, ranks));
     }
-    s->known += n;
-    s->ended = ended && s->known == end;
-    *more = n > 0;
+    *more = known > s->known;
+    s->known = known; /* which the messages count from until here */
+    s->ended = e.all_read && known == e.any;
     return rows_fill(s);
 }
 
@@ -589,8 +633,15 @@ static d9d_status stream_set_surveys(void *self, const d9d_dataset_survey *all, 
     return st;
 }
 
-/* --- state: "OFFSET USED HASH FILE" -------------------------------------------------------------
+/* --- state: "OFFSET USED HASH FILE", of one file that is the stream its name without folders ----
  */
+
+static const char *file_of_state(const char *file)
+{
+    const char *slash = file != NULL ? strrchr(file, '/') : NULL;
+
+    return slash != NULL ? slash + 1 : file != NULL ? file : "";
+}
 
 static d9d_status stream_tell(void *self, int64_t k, d9d_buf *state)
 {
@@ -609,7 +660,7 @@ static d9d_status stream_tell(void *self, int64_t k, d9d_buf *state)
     (void)pthread_mutex_unlock(&s->lock);
     D9D_TRY(st);
     return d9d_buf_printf(state, "%" PRId64 " %" PRId64 " %016" PRIx64 " %s", p.offset, p.used,
-                          p.hash, p.file != NULL ? p.file : "");
+                          p.hash, file_of_state(p.file));
 }
 
 static d9d_status stream_seek(void *self, int64_t k, const void *state, size_t n)
@@ -621,9 +672,9 @@ static d9d_status stream_seek(void *self, int64_t k, const void *state, size_t n
 
     if (text == NULL)
         return D9D_FAIL(D9D_ENOMEM, "%s: its state", s->config->path);
-    if (sscanf(text, "%" SCNd64 " %" SCNd64 " %" SCNx64 " %n", &p.offset, &p.used, &p.hash,
-               &name) != 3 ||
-        name == 0 || p.offset < 0 || p.used < 0)
+    if (sscanf(text, "%" SCNd64 " %" SCNd64 " %" SCNx64 "%n", &p.offset, &p.used, &p.hash, &name) !=
+            3 ||
+        text[name++] != ' ' || p.offset < 0 || p.used < 0)
         return D9D_FAIL(D9D_EFORMAT, "%s: \"%s\" is no state of a stream", s->config->path, text);
     s->first = k;
     if (text[name] == '\0')

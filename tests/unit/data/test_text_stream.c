@@ -48,7 +48,7 @@ static d9d_status open_source(const char *more, source *out)
 {
     const d9d_table *const *choice = d9d_dataset_choices;
     d9d_union section = {0};
-    char text[256];
+    char text[1024];
 
     *out = (source){0};
     (void)snprintf(text, sizeof(text), "{\"tokenizer\": \".\", \"length\": %d, %s}", LENGTH, more);
@@ -155,6 +155,51 @@ static void goes_on_from_every_row(void **state)
             close_source(&a);
             close_source(&b);
         }
+}
+
+static void open_path(const char *path, source *out)
+{
+    char section[800];
+
+    (void)snprintf(section, sizeof(section), "\"path\": \"%s\"", path);
+    assert_ok(open_source(section, out));
+}
+
+/* The file may be found by another path, by a very long one, or have a name that begins with a
+ * blank. */
+static void goes_on_wherever_its_file_is(void **state)
+{
+    char far[700] = "";
+    const struct {
+        const char *before, *after;
+    } paths[] = {{"corpus.jsonl", "./corpus.jsonl"},
+                 {"texts", "texts"},
+                 {"texts/ b.jsonl", "texts"},
+                 {"texts", "texts/ b.jsonl"},
+                 {far, "corpus.jsonl"}};
+
+    (void)state;
+    make_tokenizer();
+    assert_ok(d9d_fs_mkdirs("texts"));
+    add("texts/ b.jsonl", corpus);
+    add("corpus.jsonl", corpus);
+    for (size_t n = 0; n < 600; n += 2)
+        (void)snprintf(far + n, sizeof(far) - n, "./corpus.jsonl");
+    for (size_t i = 0; i < sizeof(paths) / sizeof(paths[0]); i++) {
+        d9d_buf place = {0};
+        source a, b;
+
+        open_path(paths[i].before, &a);
+        assert_int_equal(poll(&a, 1), D9D_DATASET_PRESENT);
+        assert_ok(d9d_dataset_tell(a.ds, 1, &place));
+        open_path(paths[i].after, &b);
+        assert_ok(d9d_dataset_seek(b.ds, 1, place.data, place.len));
+        expect(&b, 1, "fijlm", "gjkmn", "12233");
+        expect(&b, 3, "stuvw", "tuvwx", "11111");
+        d9d_buf_release(&place);
+        close_source(&a);
+        close_source(&b);
+    }
 }
 
 static void comes_byte_by_byte(void **state)
@@ -447,7 +492,7 @@ static void what_is_not_said_is_not_known(void **state)
         assert_ok(d9d_dataset_survey_make(j.s[r].ds, r, 2, true, &message[r]));
         all[r] = (d9d_dataset_survey){message[r].data, message[r].len};
     }
-    all[0].n -= 2 * sizeof(int32_t); /* texts 2 and 4 */
+    all[0].n -= 2 * 2 * sizeof(int32_t); /* texts 2 and 4 */
     assert_ok(d9d_dataset_survey_set(j.s[0].ds, all, 2, &more));
     assert_true(more);
     assert_int_equal(poll(&j.s[0], 0), D9D_DATASET_PRESENT);
@@ -457,6 +502,68 @@ static void what_is_not_said_is_not_known(void **state)
     assert_non_null(strstr(d9d_err_message(), "rank 1 sent 3 bytes"));
     for (int r = 0; r < 2; r++)
         d9d_buf_release(&message[r]);
+    close_job(&j);
+}
+
+/* Ranks whose folders are not the same, as of local disks, or of a network's where one is late. */
+static void ranks_that_read_other_lines_are_found_out(void **state)
+{
+    static const char *const other[] = {"a b c d e f h", "a b c"}; /* as long, and not */
+
+    (void)state;
+    make_tokenizer();
+    add("0.jsonl", corpus);
+    for (size_t i = 0; i < sizeof(other) / sizeof(other[0]); i++) {
+        d9d_buf message[2] = {{0}}, line = {0};
+        d9d_dataset_survey all[2];
+        bool more;
+        job j = {.ranks = 2};
+
+        assert_ok(
+            d9d_buf_printf(&line, "{\"text\": \"%s\"}\n%s", other[i], strchr(corpus, '\n') + 1));
+        assert_ok(d9d_fs_write_atomic("1.jsonl", line.data, line.len));
+        for (int r = 0; r < 2; r++) {
+            open_path(r == 0 ? "0.jsonl" : "1.jsonl", &j.s[r]);
+            assert_true(d9d_dataset_share(j.s[r].ds));
+            assert_ok(d9d_dataset_survey_make(j.s[r].ds, r, 2, true, &message[r]));
+            all[r] = (d9d_dataset_survey){message[r].data, message[r].len};
+        }
+        assert_ok(d9d_dataset_survey_set(j.s[0].ds, all, 2, &more)); /* those of rank 1 are equal */
+        assert_int_equal(d9d_dataset_survey_set(j.s[1].ds, all, 2, &more), D9D_EMISMATCH);
+        assert_non_null(
+            strstr(d9d_err_message(), "the line at byte 0 of 1.jsonl is another one on rank 0"));
+        for (int r = 0; r < 2; r++)
+            d9d_buf_release(&message[r]);
+        d9d_buf_release(&line);
+        close_job(&j);
+    }
+}
+
+static void the_end_waits_for_a_rank_that_sees_less(void **state)
+{
+    job j = {.ranks = 2};
+
+    (void)state;
+    make_tokenizer();
+    for (int r = 0; r < 2; r++) {
+        char path[2] = {(char)('0' + r), '\0'}, file[16];
+
+        assert_ok(d9d_fs_mkdirs(path));
+        (void)snprintf(file, sizeof(file), "%s/a.jsonl", path);
+        add(file, corpus);
+        open_path(path, &j.s[r]);
+        assert_true(d9d_dataset_share(j.s[r].ds));
+    }
+    add("1/b.jsonl", corpus);
+    while (exchange(&j, true, -1))
+        ;
+    assert_int_equal(poll_job(&j, 3), D9D_DATASET_PRESENT);
+    assert_int_equal(poll_job(&j, 4), D9D_DATASET_PENDING);
+    add("0/b.jsonl", corpus);
+    while (exchange(&j, true, -1))
+        ;
+    assert_int_equal(poll_job(&j, 7), D9D_DATASET_PRESENT);
+    assert_int_equal(poll_job(&j, 9), D9D_DATASET_ENDED);
     close_job(&j);
 }
 
@@ -491,6 +598,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         unit_test_in_dir(texts_are_packed),
         unit_test_in_dir(goes_on_from_every_row),
+        unit_test_in_dir(goes_on_wherever_its_file_is),
         unit_test_in_dir(comes_byte_by_byte),
         unit_test_in_dir(a_stream_that_was_changed),
         unit_test_in_dir(bad_lines_are_named_by_their_byte),
@@ -499,6 +607,8 @@ int main(void)
         unit_test_in_dir(ranks_see_a_growing_file_at_different_times),
         unit_test_in_dir(damage_is_found_by_the_rank_whose_text_it_is),
         unit_test_in_dir(what_is_not_said_is_not_known),
+        unit_test_in_dir(ranks_that_read_other_lines_are_found_out),
+        unit_test_in_dir(the_end_waits_for_a_rank_that_sees_less),
         unit_test_in_dir(what_a_loader_refuses),
     };
 
