@@ -137,13 +137,17 @@ static bool is_in_step(const d9d_optimizer *o, size_t i)
     return has_ema(o) && o->ema.names[i] != NULL && d9d_param_has_shard_grad(o->params.p[i]);
 }
 
-/* The average begins as the weights of start_step. */
+/* The average begins as the weights of start_step.  Until then it is the weights too, those after a
+ * multiple of every_steps: a run may go on with an earlier start_step. */
 d9d_status d9di_optimizer_ema_begin(d9d_optimizer *o, const d9d_tensor *scale, const size_t *which,
                                     size_t n)
 {
-    for (size_t k = 0; k < n; k++)
-        if (is_in_step(o, which[k]) && o->steps[which[k]] == o->ema.opts.start_step)
-            D9D_TRY(ema_move(o, which[k], 1, scale));
+    for (size_t k = 0; k < n; k++) {
+        const size_t i = which[k];
+
+        if (is_in_step(o, i) && (o->steps[i] == 0 || o->steps[i] == o->ema.opts.start_step))
+            D9D_TRY(ema_move(o, i, 1, scale));
+    }
     return D9D_OK;
 }
 
@@ -154,10 +158,11 @@ d9d_status d9di_optimizer_ema_update(d9d_optimizer *o, const d9d_tensor *scale, 
 
     for (size_t k = 0; k < n; k++) {
         const size_t i = which[k];
+        const int64_t since = o->steps[i] - e->start_step;
 
-        if (is_in_step(o, i) && o->steps[i] > e->start_step &&
-            (o->steps[i] - e->start_step) % e->every_steps == 0)
-            D9D_TRY(ema_move(o, i, 1 - e->decay, scale));
+        if (is_in_step(o, i) && since != 0 &&
+            (since > 0 ? since : o->steps[i]) % e->every_steps == 0)
+            D9D_TRY(ema_move(o, i, since > 0 ? 1 - e->decay : 1, scale));
     }
     return D9D_OK;
 }

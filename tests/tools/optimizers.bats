@@ -134,6 +134,15 @@ weights_of() { cat "$1/export"/*.safetensors | sha256sum; }
     [ "$(weights_of plain)" = "$(weights_of late)" ]
 }
 
+@test "a moving average that begins earlier than the run was told first begins where it goes on" {
+    early=(--set "$ema" --set trainer.run.steps=6 --set trainer.ema.start_step=3)
+    d9d-train -q "${early[@]}" --set trainer.run.dir=three c.json
+    d9d-train -q "${early[@]}" --set trainer.run.steps=3 --set trainer.ema.start_step=100 c.json
+    rm -r run/export
+    d9d-train -q "${early[@]}" --set trainer.ema.start_step=1 c.json
+    [ "$(weights_of three)" = "$(weights_of run)" ]
+}
+
 @test "a moving average resumes bitwise, in bfloat16 too, and a plan counts it" {
     for dtype in float32 bfloat16; do
         d9d-train -q --set "$ema" --set trainer.ema.dtype=$dtype --set trainer.run.dir=whole-$dtype --set trainer.run.steps=6 c.json

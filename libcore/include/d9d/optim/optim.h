@@ -279,7 +279,8 @@ D9D_API D9D_MUST_USE d9d_status d9d_optimizer_check_step_some(const d9d_optimize
  *     ema = decay ema + (1 - decay) p
  *
  * of type float32, or bfloat16, which is rounded stochastically.  It is a state "<parameter>.ema",
- * sharded and saved like others. */
+ * sharded and saved like others.  Until start_step it is the weights as of a multiple of
+ * every_steps, from which a run goes on whose start_step is earlier now. */
 typedef struct d9d_ema_opts {
     double decay;
     int64_t every_steps, start_step;
