@@ -168,6 +168,19 @@ static d9d_status check_stream(d9di_train *r, const char *resume_from)
     return D9D_OK;
 }
 
+/* A run goes on where a round begins, also where it was told another task.num_iterations before. */
+static d9d_status check_round(const d9di_train *r)
+{
+    const int64_t step = r->stepper.state.step;
+
+    if (d9di_train_run_is_at_round(&r->run, step))
+        return D9D_OK;
+    return D9D_FAIL(D9D_ECONFIG,
+                    "task.num_iterations is %lld, and the run goes on after step %lld, which is no "
+                    "multiple of it: a round would begin in its middle",
+                    (long long)r->run.iterations, (long long)step);
+}
+
 /* The position of the run, and the remaining steps. */
 static d9d_status check_start(d9di_train *r, const char *resume_from)
 {
@@ -176,8 +189,10 @@ static d9d_status check_start(d9di_train *r, const char *resume_from)
         r->stepper.state.step = r->checkpointer.found.step;
     else if (resume_from != NULL) {
         D9D_TRY(check_state_whole(r, resume_from));
+        D9D_TRY(d9di_train_run_go_on(&r->run, r->stepper.state.step, r->stepper.state.samples));
         D9D_TRY(check_stream(r, resume_from));
     }
+    D9D_TRY(check_round(r));
     return d9di_train_export_check(&r->run, &r->engine,
                                    d9di_train_run_is_done(&r->run, r->stepper.state.step));
 }
@@ -243,6 +258,8 @@ static d9d_status state_resume(d9di_train *r, const char *path)
                                                                &r->stepper.state)
                         : d9di_train_checkpointer_resume(&r->checkpointer, &r->run, path,
                                                          &r->stepper.state));
+    if (is_local(r))
+        D9D_TRY(d9di_train_run_go_on(&r->run, r->stepper.state.step, r->stepper.state.samples));
     D9D_TRY(d9di_train_evaluator_sync(&r->evaluator, &r->run));
     D9D_TRY(d9di_expert_replication_sync(&r->stepper.replication));
     D9D_TRY(d9di_train_stream_resume(&r->stream, &r->run, r->stepper.state.samples));

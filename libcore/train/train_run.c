@@ -3,6 +3,7 @@
 
 #include "checkpointer/checkpointer_private.h"
 #include "d9d/base/fs.h"
+#include "d9d/base/num_format.h"
 #include "d9d/ckpt/dir/manifest.h"
 #include "d9d/model/lora/peft.h"
 #include "engine/job_start.h"
@@ -47,11 +48,35 @@ d9d_status d9di_train_run_open(d9di_train_run *run, const d9di_task *task, d9d_a
 
 d9d_status d9di_train_run_open_schedule(d9di_train_run *run)
 {
+    d9d_lr_schedule_free(run->lr);
+    run->lr = NULL;
     D9D_TRY(
         d9d_lr_schedule_create(&run->c->lr_scheduler, "lr_scheduler", run->total_steps, &run->lr));
     if (run->where->trial > 0 && run->total_steps > run->where->trial)
         run->total_steps = run->where->trial;
     return D9D_OK;
+}
+
+d9d_status d9di_train_run_go_on(d9di_train_run *run, int64_t step, int64_t samples)
+{
+    const int64_t g = run->c->trainer.batching.global_batch_size,
+                  wanted = run->c->trainer.run.steps;
+    const int64_t unread = d9d_loader_samples(run->data.loader) - samples;
+    const int64_t left = unread > 0 ? unread / g * run->iterations : 0;
+
+    if (run->where->trial > 0)
+        return D9D_OK;
+    if (wanted != D9D_INT_NULL && wanted - step > left)
+        return D9D_FAIL(D9D_ECONFIG,
+                        "trainer.run.steps is %lld, and after step %lld and %lld sample%s %s has "
+                        "%lld further step%s of %lld sample%s; raise data.epochs",
+                        (long long)wanted, (long long)step, (long long)samples, D9D_PLURAL(samples),
+                        run->data.sections[0].dataset, (long long)left, D9D_PLURAL(left),
+                        (long long)g, D9D_PLURAL(g));
+    if (wanted != D9D_INT_NULL || run->total_steps == step + left)
+        return D9D_OK;
+    run->total_steps = step + left;
+    return d9di_train_run_open_schedule(run);
 }
 
 d9d_status d9di_train_run_check_dir(d9di_train_run *run)

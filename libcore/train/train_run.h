@@ -32,6 +32,9 @@ typedef struct d9di_train_run {
 d9d_status d9di_train_run_open(d9di_train_run *run, const d9di_task *task, d9d_arena *a);
 /* Opens the learning rate's schedule, of all steps; then limits a trial to its own. */
 d9d_status d9di_train_run_open_schedule(d9di_train_run *run);
+/* The steps of a run that goes on after `step` steps and `samples` samples, which may have been of
+ * another size: those that the data has samples for.  ECONFIG if trainer.run.steps are more. */
+d9d_status d9di_train_run_go_on(d9di_train_run *run, int64_t step, int64_t samples);
 /* Finds out whether the run directory has records; refuses it if the configuration does not
  * resume. */
 d9d_status d9di_train_run_check_dir(d9di_train_run *run);

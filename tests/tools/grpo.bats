@@ -65,6 +65,16 @@ weights() { cat "$1"/export/*.safetensors | sha256sum; }
     [ "$(weights whole1)" != "$(weights whole2)" ]
 }
 
+@test "a run goes on where a round begins, or says that it would not" {
+    train train.json
+    rm -r run/export
+    more=(--set trainer.run.steps=12 --set trainer.checkpointing.period_steps=last_step)
+    run -2 train "${more[@]}" --set task.num_iterations=3 train.json
+    assert_output --partial 'task.num_iterations is 3, and the run goes on after step 4, which is no multiple of it'
+    train "${more[@]}" --set task.num_iterations=2 train.json
+    [ "$(values run samples | tail -n 1)" -eq 32 ] # 4 rounds of a step and 4 of two, of 4 prompts
+}
+
 @test "a signal ends the run at the end of a round" {
     d9d-train -q --device "${D9D_TEST_DEVICE:-cpu}" --set trainer.run.steps=100000 --set task.num_iterations=2 --set trainer.checkpointing.period_steps=disable train.json 2>log 3>&- &
     pid=$!

@@ -265,6 +265,24 @@ resume_everywhere() {
         --set trainer.run.steps=5
 }
 
+@test "a run goes on with steps of another size, and takes every sample once" {
+    data=80 # samples, of which 8 steps of 4 take 32
+    cut() { d9d-train -q "$@" --set trainer.run.steps=8 c.json && rm -r run/export; }
+    batch() { echo "--set trainer.batching.global_batch_size=$1 --set trainer.batching.microbatch_size=1"; }
+    for g in 8 2 3; do
+        cut
+        # shellcheck disable=SC2046 # words
+        d9d-train -q $(batch $g) c.json
+        [ "$(records run)" -eq $((8 + (data - 32) / g)) ]
+        assert_equal "$(tail -n 1 run/samples.jsonl)" "{\"step\": $(records run), \"first\": $((32 + ((data - 32) / g - 1) * g)), \"count\": $g}"
+        rm -r run
+    done
+    cut
+    # shellcheck disable=SC2046
+    says 2 "trainer.run.steps is 33, and after step 8 and 32 samples data has $(((data - 32) / 2)) further steps of 2 samples; raise data.epochs" \
+        d9d-train $(batch 2) --set trainer.run.steps=33 c.json
+}
+
 @test "a run whose checkpoints are gone says that it begins again" {
     d9d-train -q --set trainer.run.steps=2 c.json
     rm -r run/checkpoints run/export
