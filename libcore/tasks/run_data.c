@@ -117,6 +117,17 @@ int64_t d9di_run_data_pad_multiple(const d9d_parallel_degrees *mesh, int64_t wan
     return lcm_i64(wanted, mesh->tensor_parallel * (cp > 1 ? 2 * cp : 1));
 }
 
+/* A stream is read as it is: what chooses a part of it would do nothing. */
+static d9d_status check_stream_split(const d9d_job_data_section *s, const d9d_dataset *ds)
+{
+    if (!d9d_dataset_is_stream(ds) || strcmp(s->split, "train") == 0)
+        return D9D_OK;
+    return D9D_FAIL(D9D_ECONFIG,
+                    "%s: is a stream, which has no split \"%s\": all of it is read; put the texts "
+                    "of each split under a path of their own",
+                    s->dataset, s->split);
+}
+
 d9d_status d9di_run_data_open(const d9d_list *sections,
                               const struct d9d_job_data_loading_section *c,
                               const d9d_parallel_degrees *mesh, int64_t pack, d9di_run_data *out)
@@ -138,6 +149,8 @@ d9d_status d9di_run_data_open(const d9d_list *sections,
         st = s->source.choice != NULL
                  ? d9d_dataset_synthesize(&s->source, s->dataset, &d.datasets[i])
                  : d9d_dataset_open(s->dataset, s->split, &d.datasets[i]);
+        if (st == D9D_OK)
+            st = check_stream_split(s, d.datasets[i]);
         if (st == D9D_OK && s->skip_samples != NULL)
             st = d9d_index_set_read(s->skip_samples, &d.skips[i]);
     }

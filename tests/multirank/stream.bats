@@ -198,6 +198,7 @@ model() { echo "$1/export/model.safetensors"; }
     refused "web: is a stream, so trainer.run.steps must say how long the run is at most" --set trainer.run.steps=null
     refused "web: is a stream, whose samples come in their order" --set data.order=shuffled
     refused "web: is a stream, which cannot be read 2 times" --set data.epochs=2
+    refused "web: is a stream, which has no split \"valid\": all of it is read" --set data.split=valid
     refused "has no token \"<none>\", which append_eos names" --set data.source.append_eos='<none>'
     mkfifo pipe
     refused "pipe: is no file; a pipe can be read once and by one rank" --set data.source.path=pipe
