@@ -154,6 +154,17 @@ static d9d_status read_more(d9di_line_stream *s, size_t *got)
     return D9D_OK;
 }
 
+/* A file that grows must be the one of its name, or nothing that comes would be seen. */
+static d9d_status check_name(const d9di_line_stream *s, const struct stat *open_file)
+{
+    struct stat named;
+
+    if (s->folder || !s->follow || stat(s->open_path, &named) != 0 ||
+        (named.st_dev == open_file->st_dev && named.st_ino == open_file->st_ino))
+        return D9D_OK;
+    return D9D_FAIL(D9D_EIO, "%s: another file has its name; a stream may only grow", s->open_path);
+}
+
 /* All bytes are read: a folder's file must be what it was, no file may have shrunk. */
 static d9d_status check_unchanged(const d9di_line_stream *s)
 {
@@ -167,7 +178,7 @@ static d9d_status check_unchanged(const d9di_line_stream *s)
                         (long long)st.st_size, (long long)(s->folder ? s->size : at),
                         s->folder ? "files of a stream get their names when they are complete"
                                   : "a stream may only grow");
-    return D9D_OK;
+    return check_name(s, &st);
 }
 
 /* The line that ends at `end` of the unread bytes; `next` are those behind it. */

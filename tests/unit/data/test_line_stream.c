@@ -165,6 +165,15 @@ static void files_that_change(void **state)
     assert_int_equal(d9di_line_stream_next(s, &line), D9D_EIO);
     assert_non_null(strstr(d9d_err_message(), "f: has 2 bytes, and had 8; a stream may only grow"));
     d9di_line_stream_close(s);
+    add("h", "one\n");
+    s = opened("h", true);
+    expect(s, "h", 0, "one");
+    assert_ok(
+        d9d_fs_write_atomic("h", "two\nthree\n", 10)); /* in its place: nothing will be added */
+    assert_int_equal(d9di_line_stream_next(s, &line), D9D_EIO);
+    assert_non_null(
+        strstr(d9d_err_message(), "h: another file has its name; a stream may only grow"));
+    d9di_line_stream_close(s);
 }
 
 static void what_is_no_stream(void **state)
