@@ -31,6 +31,28 @@ static size_t unescaped_length(const char *s, size_t n)
     return i;
 }
 
+/* Bytes at the start of `s`, where no whole character is, that one U+FFFD stands for: as many as
+ * might begin a character ("maximal subpart", Unicode 3.9), one at least. */
+static size_t broken_length(const char *s, size_t n)
+{
+    static const struct {
+        unsigned char first, last, min, max; /* lead bytes, and the bytes that may follow them */
+        size_t most;                         /* without the last byte of the character */
+    } leads[] = {{0xe0, 0xe0, 0xa0, 0xbf, 2}, {0xe1, 0xec, 0x80, 0xbf, 2},
+                 {0xed, 0xed, 0x80, 0x9f, 2}, {0xee, 0xef, 0x80, 0xbf, 2},
+                 {0xf0, 0xf0, 0x90, 0xbf, 3}, {0xf1, 0xf3, 0x80, 0xbf, 3},
+                 {0xf4, 0xf4, 0x80, 0x8f, 3}};
+    const unsigned char *p = (const unsigned char *)s;
+    size_t i = 1;
+
+    for (size_t k = 0; k < sizeof(leads) / sizeof(leads[0]); k++)
+        if (p[0] >= leads[k].first && p[0] <= leads[k].last && n > 1 && p[1] >= leads[k].min &&
+            p[1] <= leads[k].max)
+            for (i = 2; i < leads[k].most && i < n && (p[i] & 0xc0) == 0x80;)
+                i++;
+    return i;
+}
+
 json_t *d9d_json_str(const char *s)
 {
     d9d_buf b = {0};
@@ -47,7 +69,7 @@ json_t *d9d_json_str(const char *s)
 
         fits = (step > 0 ? d9d_buf_append(&b, s + i, (size_t)step)
                          : d9d_buf_append(&b, "\xef\xbf\xbd", 3)) == D9D_OK;
-        i += step > 0 ? (size_t)step : 1;
+        i += step > 0 ? (size_t)step : broken_length(s + i, n - i);
     }
     v = fits ? json_stringn(b.data, b.len) : NULL;
     d9d_buf_release(&b);
@@ -72,7 +94,7 @@ void d9d_json_set(json_t **obj, const char *key, json_t *v)
     discard_if(obj, json_object_set_new(*obj, key, v) != 0);
 }
 
-/* One byte that needs an escape; a byte that is not UTF-8 is U+FFFD. */
+/* A byte of ASCII that needs an escape. */
 static d9d_status put_escape(d9d_buf *b, unsigned char c)
 {
     static const char from[] = "\"\\\b\f\n\r\t", to[] = "\"\\bfnrt";
@@ -80,7 +102,7 @@ static d9d_status put_escape(d9d_buf *b, unsigned char c)
 
     if (hit != NULL)
         return d9d_buf_printf(b, "\\%c", to[hit - from]);
-    return d9d_buf_printf(b, "\\u%04x", c < 0x20 ? c : 0xfffdu);
+    return d9d_buf_printf(b, "\\u%04x", c);
 }
 
 d9d_status d9d_json_put_str(d9d_buf *b, const char *s, size_t n)
@@ -91,8 +113,12 @@ d9d_status d9d_json_put_str(d9d_buf *b, const char *s, size_t n)
 
         D9D_TRY(d9d_buf_append(b, s + i, run));
         i += run;
-        if (i < n)
+        if (i < n && (unsigned char)s[i] < 0x80) {
             D9D_TRY(put_escape(b, (unsigned char)s[i++]));
+        } else if (i < n) {
+            D9D_TRY(d9d_buf_append(b, "\\ufffd", 6));
+            i += broken_length(s + i, n - i);
+        }
     }
     return d9d_buf_append(b, "\"", 1);
 }

@@ -279,6 +279,12 @@ static void strings_are_escaped_and_always_utf8(void **state)
         {"\xff", 1, "\"\\ufffd\""},
         {"a\xc3", 2, "\"a\\ufffd\""},
         {"\xed\xa0\x80z", 4, "\"\\ufffd\\ufffd\\ufffdz\""},
+        /* One for the beginning of a character that does not end, as in Rust and Python. */
+        {"\xe2\x8dM", 3, "\"\\ufffdM\""},
+        {"\xf0\x9f\x98", 3, "\"\\ufffd\""},
+        {"\xf0\x9f\x98\xf0\x9f", 5, "\"\\ufffd\\ufffd\""},
+        {"\xe0\x80\xc3(", 4, "\"\\ufffd\\ufffd\\ufffd(\""},
+        {"\xf4\x90\xf0\x8f\xf5\x80", 6, "\"\\ufffd\\ufffd\\ufffd\\ufffd\\ufffd\\ufffd\""},
     };
     d9d_buf b = {0};
 

@@ -53,8 +53,8 @@ D9D_API D9D_MUST_USE d9d_status d9d_json_check_schema(const json_t *obj, const c
                                                       const char *name, int major);
 
 /* A new JSON string for building a value.  Bytes that are not UTF-8, as in a file name, become
- * U+FFFD; Jansson's json_string() and the "s" of json_pack() fail for them.  NULL gives null;
- * returns NULL if memory is out. */
+ * U+FFFD, one for the beginning of a character that does not end; Jansson's json_string() and the
+ * "s" of json_pack() fail for them.  NULL gives null; returns NULL if memory is out. */
 D9D_API json_t *d9d_json_str(const char *s);
 
 /* Building a value with one check at the end: if memory is out, the whole becomes NULL and stays
@@ -78,8 +78,8 @@ D9D_MUST_USE int json_object_update(json_t *object, json_t *other);
 /* Append a string with its quotes; a number; or a whole value with an indent (-1: on one line),
  * keys in their order.  A number has the shortest form that reads back to the same double; NaN and
  * infinities are null.  A real number stays one ("3.0"), and bytes that are not UTF-8 become
- * U+FFFD.  EINVAL if nested too deep.  A NULL value, Jansson's result when memory is out, is
- * ENOMEM. */
+ * U+FFFD as above.  EINVAL if nested too deep.  A NULL value, Jansson's result when memory is out,
+ * is ENOMEM. */
 D9D_API D9D_MUST_USE d9d_status d9d_json_put_str(d9d_buf *b, const char *s, size_t n);
 D9D_API D9D_MUST_USE d9d_status d9d_json_put_f64(d9d_buf *b, double v);
 D9D_API D9D_MUST_USE d9d_status d9d_json_put(d9d_buf *b, const json_t *v, int indent);
