@@ -3,10 +3,28 @@
 
 #include <string.h>
 
+/* An evaluation waits for nothing: a stream has its samples when the run begins. */
+static d9d_status check_stream(const d9di_evaluation *v)
+{
+    d9d_dataset *stream = d9d_loader_stream(v->data.loader);
+    d9d_dataset_presence there = D9D_DATASET_PRESENT;
+
+    if (stream != NULL)
+        D9D_TRY(d9d_dataset_poll(stream, v->samples - 1, &there));
+    return there == D9D_DATASET_PRESENT
+               ? D9D_OK
+               : D9D_FAIL(D9D_ECONFIG,
+                          "evaluation %s: samples is %lld, and the stream %s has fewer", v->c->name,
+                          (long long)v->samples, v->data.sections[0].dataset);
+}
+
 d9d_status d9di_train_evaluator_open(d9di_train_evaluator *v, const d9di_train_run *run,
                                      d9d_arena *a)
 {
-    return d9di_evaluations_open(run->c, v->task, &run->c->mesh, a, &v->list);
+    D9D_TRY(d9di_evaluations_open(run->c, v->task, &run->c->mesh, a, &v->list));
+    for (size_t i = 0; i < v->list.n; i++)
+        D9D_TRY(check_stream(&v->list.v[i]));
+    return D9D_OK;
 }
 
 void d9di_train_evaluator_close(d9di_train_evaluator *v)

@@ -187,6 +187,12 @@ model() { echo "$1/export/model.safetensors"; }
     [ "$(numbers valid/loss valid | wc -l)" -eq 2 ]
     run -2 train none --set "${valid/, \"samples\": 6/}"
     assert_output --partial "evaluation valid: held is a stream, so samples must say how many"
+    for follow in false true; do # nobody waits in an evaluation
+        run -2 timeout 60 d9d-train -q --device cpu --set trainer.run.dir=none --set "${valid/\"length\"/\"follow\": $follow, \"length\"}" \
+            --set evaluation.samples=1000 train.json
+        assert_output --partial "evaluation valid: samples is 1000, and the stream held has fewer"
+        [ ! -e none ]
+    done
 }
 
 @test "what cannot be done with a stream is said before anything is spent" {
