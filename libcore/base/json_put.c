@@ -8,6 +8,7 @@
 
 #include "d9d/base/json.h"
 #include "d9d/base/num_format.h"
+#include "d9d/base/sanitize_text.h"
 
 /* Bytes at the start of `s` that need no escape: ASCII, and whole UTF-8 sequences. */
 static size_t unescaped_length(const char *s, size_t n)
@@ -31,47 +32,15 @@ static size_t unescaped_length(const char *s, size_t n)
     return i;
 }
 
-/* Bytes at the start of `s`, where no whole character is, that one U+FFFD stands for: as many as
- * might begin a character ("maximal subpart", Unicode 3.9), one at least. */
-static size_t broken_length(const char *s, size_t n)
-{
-    static const struct {
-        unsigned char first, last, min, max; /* lead bytes, and the bytes that may follow them */
-        size_t most;                         /* without the last byte of the character */
-    } leads[] = {{0xe0, 0xe0, 0xa0, 0xbf, 2}, {0xe1, 0xec, 0x80, 0xbf, 2},
-                 {0xed, 0xed, 0x80, 0x9f, 2}, {0xee, 0xef, 0x80, 0xbf, 2},
-                 {0xf0, 0xf0, 0x90, 0xbf, 3}, {0xf1, 0xf3, 0x80, 0xbf, 3},
-                 {0xf4, 0xf4, 0x80, 0x8f, 3}};
-    const unsigned char *p = (const unsigned char *)s;
-    size_t i = 1;
-
-    for (size_t k = 0; k < sizeof(leads) / sizeof(leads[0]); k++)
-        if (p[0] >= leads[k].first && p[0] <= leads[k].last && n > 1 && p[1] >= leads[k].min &&
-            p[1] <= leads[k].max)
-            for (i = 2; i < leads[k].most && i < n && (p[i] & 0xc0) == 0x80;)
-                i++;
-    return i;
-}
-
 json_t *d9d_json_str(const char *s)
 {
     d9d_buf b = {0};
     json_t *v = s == NULL ? json_null() : json_string(s);
-    const size_t n = s != NULL ? strlen(s) : 0;
-    bool fits = true;
 
     if (v != NULL)
         return v;
-    for (size_t i = 0; i < n && fits;) {
-        utf8proc_int32_t code;
-        const utf8proc_ssize_t step =
-            utf8proc_iterate((const utf8proc_uint8_t *)s + i, (utf8proc_ssize_t)(n - i), &code);
-
-        fits = (step > 0 ? d9d_buf_append(&b, s + i, (size_t)step)
-                         : d9d_buf_append(&b, "\xef\xbf\xbd", 3)) == D9D_OK;
-        i += step > 0 ? (size_t)step : broken_length(s + i, n - i);
-    }
-    v = fits ? json_stringn(b.data, b.len) : NULL;
+    if (d9d_text_repair(&b, s, strlen(s)) == D9D_OK)
+        v = json_stringn(b.data, b.len);
     d9d_buf_release(&b);
     return v;
 }
@@ -117,7 +86,7 @@ d9d_status d9d_json_put_str(d9d_buf *b, const char *s, size_t n)
             D9D_TRY(put_escape(b, (unsigned char)s[i++]));
         } else if (i < n) {
             D9D_TRY(d9d_buf_append(b, "\\ufffd", 6));
-            i += broken_length(s + i, n - i);
+            i += d9d_text_broken_length(s + i, n - i);
         }
     }
     return d9d_buf_append(b, "\"", 1);

@@ -6,6 +6,7 @@
 
 #include "d9d/base/json.h"
 #include "d9d/base/plugin_call.h"
+#include "d9d/base/sanitize_text.h"
 #include "d9d/comm/exchange.h"
 #include "train/rollout.h"
 #include "train/step_lines.h"
@@ -15,22 +16,26 @@
 
 /* --- rewards ---------------------------------------------------------------------------------- */
 
-/* A token that the tokenizer does not know has no text, nor has what it is a part of. */
+/* A token that the tokenizer does not know has no text, nor has what it is a part of.  Rewards read
+ * whole strings: a zero byte would end one before what follows it. */
 static d9d_status decode_text(d9di_rollout *r, const d9d_tokenizer *tok, const uint32_t *ids,
                               size_t n, const char **out)
 {
-    d9d_buf text = {0};
-    d9d_status st = d9d_tokenizer_decode(tok, ids, n, D9D_TOKENIZER_SKIP_SPECIAL, &text);
+    d9d_buf bytes = {0}, text = {0};
+    d9d_status st = d9d_tokenizer_decode(tok, ids, n, D9D_TOKENIZER_SKIP_SPECIAL, &bytes);
 
     if (st == D9D_EINVAL) {
-        text.len = 0;
+        bytes.len = 0;
         st = D9D_OK;
     }
+    if (st == D9D_OK)
+        st = d9d_text_repair(&text, bytes.data, bytes.len);
     if (st == D9D_OK) {
         *out = d9d_arena_strndup(&r->arena, text.data != NULL ? text.data : "", text.len);
         if (*out == NULL)
             st = D9D_FAIL(D9D_ENOMEM, "task grpo: a text of %zu bytes", text.len);
     }
+    d9d_buf_release(&bytes);
     d9d_buf_release(&text);
     return st;
 }

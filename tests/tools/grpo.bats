@@ -118,6 +118,13 @@ weights() { cat "$1"/export/*.safetensors | sha256sum; }
     done
 }
 
+@test "rewards see what follows a zero byte" {
+    train --set trainer.run.steps=1 --set task.num_generations=64 --set task.max_completion_length=64 --set task.temperature=1000000 \
+        --set task.stop_tokens='[]' --set task.log_completions=4 train.json
+    # Of 16384 random tokens some eight are zero bytes; 64 tokens have some 200 characters.
+    [ "$(jq '.completion | length' run/completions.jsonl | sort -n | head -n 1)" -gt 100 ]
+}
+
 @test "a program's rewards are those of the function that it is" {
     cat >score.sh <<'SH'
 #!/bin/sh

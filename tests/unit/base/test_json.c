@@ -7,6 +7,7 @@
 
 #include "d9d/base/fs.h"
 #include "d9d/base/json.h"
+#include "d9d/base/sanitize_text.h"
 #include "support/unit.h"
 
 static json_t *parse(const char *text)
@@ -363,6 +364,7 @@ static void strings_that_are_no_utf8(void **state)
         {"caf\xc3\xa9", "caf\xc3\xa9"},
         {"caf\xe9", "caf\xef\xbf\xbd"},
         {"\xff\xfe", "\xef\xbf\xbd\xef\xbf\xbd"},
+        {"\xe2\x8dM", "\xef\xbf\xbdM"},
         {"", ""},
     };
     d9d_buf b = {0};
@@ -376,6 +378,8 @@ static void strings_that_are_no_utf8(void **state)
         json_decref(v);
     }
     assert_true(json_is_null(d9d_json_str(NULL)));
+    assert_ok(d9d_text_repair(&b, "8\0\xe2\x8d\xc3\xa9", 6));
+    assert_string_equal(b.data, "8\xef\xbf\xbd\xef\xbf\xbd\xc3\xa9");
     assert_fails(d9d_json_put(&b, NULL, 2), D9D_ENOMEM, "JSON to write: out of memory");
     d9d_buf_release(&b);
 }
