@@ -117,25 +117,41 @@ d9d_status d9di_train_stream_resume(d9di_train_stream *s, const d9di_train_run *
 
 /* --- surveys ------------------------------------------------------------------------------- */
 
-/* Messages begin with 1 if their rank has failed. */
-static d9d_status survey_make(d9d_dataset *ds, const d9d_bootstrap *b, bool needed, d9d_buf *out)
+/* A message begins with this; the dataset's survey follows. */
+typedef struct survey_head {
+    double flags; /* of d9di_train_control_flags() */
+    int64_t failed;
+} survey_head;
+
+static d9d_status survey_make(d9d_dataset *ds, const d9d_bootstrap *b, double flags, bool needed,
+                              d9d_buf *out)
 {
-    static const char flags[] = {0, 1};
-    d9d_status st = d9d_buf_append(out, &flags[0], 1);
+    survey_head head = {.flags = flags};
+    d9d_status st = d9d_buf_append(out, &head, sizeof(head));
 
     if (st == D9D_OK)
         st = d9d_dataset_survey_make(ds, d9d_bootstrap_rank(b), d9d_bootstrap_size(b), needed, out);
-    if (st != D9D_OK && out->len > 0)
-        out->data[0] = flags[1];
+    head.failed = st != D9D_OK;
+    if (out->len >= sizeof(head))
+        memcpy(out->data, &head, sizeof(head));
     return st;
 }
 
-static bool has_failed(const d9d_bootstrap_blob *all, int ranks)
+/* Those of all ranks: the sum of their flags, and whether any has failed. */
+static survey_head heads_sum(const d9d_bootstrap_blob *all, int ranks)
 {
-    for (int r = 0; r < ranks; r++)
-        if (all[r].n == 0 || *(const char *)all[r].data != 0)
-            return true;
-    return false;
+    survey_head sum = {0}, one;
+
+    for (int r = 0; r < ranks; r++) {
+        if (all[r].n < sizeof(one)) {
+            sum.failed++;
+            continue;
+        }
+        memcpy(&one, all[r].data, sizeof(one));
+        sum.flags += one.flags;
+        sum.failed += one.failed;
+    }
+    return sum;
 }
 
 static d9d_status surveys_set(d9d_dataset *ds, const d9d_bootstrap_blob *all, int ranks,
@@ -146,13 +162,15 @@ static d9d_status surveys_set(d9d_dataset *ds, const d9d_bootstrap_blob *all, in
     if (list == NULL)
         return D9D_FAIL(D9D_ENOMEM, "a stream: surveys of %d ranks", ranks);
     for (int r = 0; r < ranks; r++)
-        list[r] = (d9d_dataset_survey){(const char *)all[r].data + 1, all[r].n - 1};
+        list[r] = (d9d_dataset_survey){(const char *)all[r].data + sizeof(survey_head),
+                                       all[r].n - sizeof(survey_head)};
     return d9d_dataset_survey_set(ds, list, ranks, more);
 }
 
-/* One exchange.  Collective over the job. */
-static d9d_status surveys_exchange(d9di_train_stream *s, const d9di_train_run *run, bool needed,
-                                   bool *more)
+/* One exchange.  control: of a run that waits, whose ranks tell each other what asks them to exit;
+ * NULL: none of them waits.  Collective over the job. */
+static d9d_status surveys_exchange(d9di_train_stream *s, const d9di_train_run *run,
+                                   d9di_train_control *control, bool *more)
 {
     d9d_bootstrap *b = run->where->bootstrap;
     const int ranks = d9d_bootstrap_size(b);
@@ -160,7 +178,9 @@ static d9d_status surveys_exchange(d9di_train_stream *s, const d9di_train_run *r
     d9d_bootstrap_blob *all = d9d_arena_alloc(&a, (size_t)ranks * sizeof(*all));
     d9d_buf own = {0};
     d9d_err_copy why = {.st = D9D_OK};
-    d9d_status st = all != NULL ? survey_make(s->dataset, b, needed, &own)
+    const double flags = control != NULL ? d9di_train_control_flags(control, false) : 0;
+    survey_head sum = {.failed = 1};
+    d9d_status st = all != NULL ? survey_make(s->dataset, b, flags, control != NULL, &own)
                                 : D9D_FAIL(D9D_ENOMEM, "a stream: messages of %d ranks", ranks);
 
     if (st != D9D_OK)
@@ -169,7 +189,11 @@ static d9d_status surveys_exchange(d9di_train_stream *s, const d9di_train_run *r
         D9D_TRY_OR(st, d9d_bootstrap_allgather(b, own.data, own.len, &a, all), out);
     if (why.st != D9D_OK)
         st = d9d_err_restore(&why);
-    if (all != NULL && has_failed(all, ranks))
+    if (all != NULL)
+        sum = heads_sum(all, ranks);
+    if (control != NULL)
+        d9di_train_control_receive(control, sum.flags);
+    if (all != NULL && sum.failed > 0)
         st = d9d_bootstrap_agree_status(b, st);
     else if (st == D9D_OK && all != NULL)
         st = surveys_set(s->dataset, all, ranks, &a, more);
@@ -197,7 +221,7 @@ static d9d_status look_ahead(d9di_train_stream *s, const d9di_train_run *run, in
 
     D9D_TRY(d9d_dataset_poll(s->dataset, last, &there));
     while (there == D9D_DATASET_PENDING && more) {
-        D9D_TRY(surveys_exchange(s, run, false, &more));
+        D9D_TRY(surveys_exchange(s, run, NULL, &more));
         D9D_TRY(d9d_dataset_poll(s->dataset, last, &there));
     }
     return D9D_OK;
@@ -239,15 +263,15 @@ d9d_status d9di_train_stream_await(d9di_train_stream *s, const d9di_train_run *r
         if (there == D9D_DATASET_PENDING && s->shares) {
             bool more = false;
 
-            D9D_TRY(surveys_exchange(s, run, true, &more));
+            D9D_TRY(surveys_exchange(s, run, control, &more));
             if (more)
                 continue;
             D9D_TRY(d9d_dataset_poll(s->dataset, last, &there));
         }
         if (there != D9D_DATASET_PENDING)
             break;
-        if (alone && (d9di_train_control_should_exit(control, true) ||
-                      d9di_train_control_should_sleep(control, true))) {
+        if ((alone || s->shares) && (d9di_train_control_should_exit(control, alone) ||
+                                     d9di_train_control_should_sleep(control, alone))) {
             *out = D9DI_TRAIN_STREAM_EXIT;
             return D9D_OK;
         }

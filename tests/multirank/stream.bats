@@ -139,6 +139,28 @@ model() { echo "$1/export/model.safetensors"; }
     cmp "$(model late)" "$(model alone)"
 }
 
+@test "a signal to one of several ranks that wait saves, and the run goes on with the same bits" {
+    with_mpi
+    struck d9d-train
+    ranks() { PATH=$work/bin:$PATH mpi -n 3 d9d-train --device cpu --set mesh.data_parallel_replicate=3 --set trainer.batching.global_batch_size=6 \
+        --set "trainer.run.dir=$1" --set data.source.path=waits --set data.source.follow=true --set trainer.checkpointing.period_steps=last_step train.json; }
+    mkdir waits
+    cp texts/part-0.jsonl waits/
+    ranks waiting 2>err & pid=$!
+    stalled() { grep -q "warning: web: waits since" err; }
+    wait_for stalled
+    kill -TERM "$(cat pid.1)"
+    wait "$pid" || true
+    grep -q "a signal to another rank: saved after step [0-9]* of" err
+    saved=$(steps waiting)
+    cp texts/part-1.jsonl waits/
+    touch waits/END
+    ranks waiting
+    ranks whole
+    [ "$(steps whole)" -gt "$saved" ]
+    cmp "$(model waiting)" "$(model whole)"
+}
+
 @test "a file that grows by bytes gives the same bits" {
     cat texts/*.jsonl >whole.jsonl
     json=file.json
