@@ -76,7 +76,7 @@ static int mpi_tag(const d9d_comm *c, const d9di_comm_call *k)
 /* Send and receive all of the batch, and free it. */
 static d9d_status msg_batch_exchange(struct msg_batch *p)
 {
-    const struct mpi *self = p->c->backend;
+    struct mpi *self = p->c->backend;
     char why[256];
     const bool ok =
         self->module->exchange(&self->world, p->msgs, p->n, mpi_tag(p->c, p->k), why, sizeof(why));
@@ -352,7 +352,7 @@ static d9d_status mpi_send_recv(d9d_comm *c, const d9di_comm_call *k)
 
 static d9d_status mpi_post(d9d_comm *c, const d9di_comm_call *k, void **out)
 {
-    const struct mpi *self = c->backend;
+    struct mpi *self = c->backend;
     const d9di_comm_msg *x = k->msgs;
     const d9di_mpi_msg msg = {.data = x->data,
                               .n = (size_t)x->n * d9d_dtype_size(x->t),

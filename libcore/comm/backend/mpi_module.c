@@ -9,13 +9,16 @@
 
 enum { MESSAGE_MAX = 1 << 30 }; /* the most bytes of one MPI message, whose count is an int */
 /* A wait first polls, longer if each rank has a core to itself, then sleeps between polls.  It does
- * not yield: beside busy processes sched_yield() costs a time slice of each.  Ranks that share a
- * core sleep longer as they wait longer, until all of them poll as often as one rank would. */
-enum { POLL_NS = 1000 * 1000, OVERSUBSCRIBED_POLL_NS = 20 * 1000, NAP_NS = 50 * 1000 };
+ * not yield: beside busy processes sched_yield() costs a time slice of each.  Polls in vain make
+ * the next ones shorter, for other processes may have the peer's core; one wait of PROBE polls as
+ * long as any may, to see whether that is over.  Ranks that share a core sleep longer as they wait
+ * longer, until all of them poll as often as one rank would. */
+enum { POLL_MAX_NS = 1000 * 1000, POLL_MIN_NS = 5 * 1000, PROBE = 16, NAP_NS = 50 * 1000 };
 enum {
     NAP_SHARE = 8 /* of the time waited so far, the longest nap */,
     NAP_MAX_NS = 5 * 1000 * 1000
 };
+enum { LOOK_NS = 5 * 1000 * 1000 };     /* between two looks for messages of other sizes */
 enum { SETTLE_NS = 200 * 1000 * 1000 }; /* how long a failed exchange waits for begun transfers */
 
 /* The MPI world communicator: MPI is initialised once for each process. */
@@ -65,7 +68,7 @@ static bool open_world(int ranks_per_processor, d9di_mpi_world *out, char *why, 
     (void)MPI_Comm_set_errhandler(world(), MPI_ERRORS_RETURN);
     (void)MPI_Comm_rank(world(), &out->rank);
     (void)MPI_Comm_size(world(), &out->size);
-    out->poll_ns = ranks_per_processor > 1 ? OVERSUBSCRIBED_POLL_NS : POLL_NS;
+    out->poll_max_ns = out->poll_ns = ranks_per_processor > 1 ? POLL_MIN_NS : POLL_MAX_NS;
     out->nap_max_ns = (int64_t)ranks_per_processor * NAP_NS;
     if (out->nap_max_ns > NAP_MAX_NS)
         out->nap_max_ns = NAP_MAX_NS;
@@ -152,7 +155,7 @@ static bool find_other_size(const d9di_mpi_msg *p, size_t i, int tag, char *why,
 
 /* Messages of one tag on their way. */
 struct exchange {
-    const d9di_mpi_world *world;
+    d9di_mpi_world *world;
     const d9di_mpi_msg *msgs;
     int n, tag;
     int total;             /* MPI messages */
@@ -270,27 +273,55 @@ static int post_all(const struct exchange *x)
     return MPI_SUCCESS;
 }
 
+/* How long a wait that begins polls. */
+static int64_t poll_time(d9di_mpi_world *w)
+{
+    return __atomic_fetch_add(&w->n_waits, 1, __ATOMIC_RELAXED) % PROBE == 0
+               ? w->poll_max_ns
+               : __atomic_load_n(&w->poll_ns, __ATOMIC_RELAXED);
+}
+
+/* Double or halve what the next waits poll, after one that polled and waited so long. */
+static void adapt_poll(d9di_mpi_world *w, int64_t polled, int64_t waited)
+{
+    const int64_t now = __atomic_load_n(&w->poll_ns, __ATOMIC_RELAXED);
+    int64_t next = waited < polled ? 2 * now : now / 2;
+
+    if (waited < POLL_MIN_NS) /* any poll would have done */
+        return;
+    if (next > w->poll_max_ns)
+        next = w->poll_max_ns;
+    if (next < POLL_MIN_NS)
+        next = POLL_MIN_NS;
+    __atomic_store_n(&w->poll_ns, next, __ATOMIC_RELAXED);
+}
+
 /* Wait for messages that were posted. */
 static bool wait_all(const struct exchange *x, char *why, size_t why_n)
 {
-    const int64_t began = now_ns();
-    int64_t waited;
+    const int64_t began = now_ns(), poll = poll_time(x->world);
+    int64_t waited = 0, look = LOOK_NS;
     int rc, done = 0;
 
     for (;;) {
         rc = MPI_Testall(x->total, x->requests, &done, x->statuses);
         if (rc != MPI_SUCCESS || done)
-            return check_sizes(x, rc, why, why_n);
+            break;
         waited = now_ns() - began;
-        if (waited < x->world->poll_ns)
+        if (waited < poll)
             continue;
-        if (find_desync(x, why, why_n))
-            return false;
+        if (waited >= look) {
+            look = waited + LOOK_NS;
+            if (find_desync(x, why, why_n))
+                return false;
+        }
         nap(x->world, waited);
     }
+    adapt_poll(x->world, poll, waited);
+    return check_sizes(x, rc, why, why_n);
 }
 
-static bool send_recv(const d9di_mpi_world *w, const d9di_mpi_msg *msgs, int n, int tag, char *why,
+static bool send_recv(d9di_mpi_world *w, const d9di_mpi_msg *msgs, int n, int tag, char *why,
                       size_t why_n)
 {
     struct exchange x = {.world = w, .msgs = msgs, .n = n, .tag = tag};
@@ -328,7 +359,7 @@ static void post_cancel(struct d9di_mpi_post *p)
     free(p);
 }
 
-static struct d9di_mpi_post *post_one(const d9di_mpi_world *w, const d9di_mpi_msg *msg, int tag,
+static struct d9di_mpi_post *post_one(d9di_mpi_world *w, const d9di_mpi_msg *msg, int tag,
                                       char *why, size_t why_n)
 {
     const size_t n = messages(msg);
@@ -372,9 +403,9 @@ static bool post_wait(struct d9di_mpi_post *p, char *why, size_t why_n)
     return ok;
 }
 
-extern const d9di_mpi_module d9d_mpi_module_v5;
+extern const d9di_mpi_module d9d_mpi_module_v6;
 __attribute__((visibility("default")))
-const d9di_mpi_module d9d_mpi_module_v5 = {.open = open_world,
+const d9di_mpi_module d9d_mpi_module_v6 = {.open = open_world,
                                            .exchange = send_recv,
                                            .post = post_one,
                                            .test = post_test,

@@ -22,8 +22,10 @@ typedef struct d9di_mpi_msg {
 /* The ranks of the job. */
 typedef struct d9di_mpi_world {
     int rank, size;
-    int64_t poll_ns;    /* how long a wait polls before it sleeps between polls */
-    int64_t nap_max_ns; /* the longest sleep between two polls, less than a second */
+    int64_t poll_ns;     /* how long the next wait polls before it sleeps between polls; atomic */
+    int64_t poll_max_ns; /* the longest that poll_ns becomes */
+    uint64_t n_waits;    /* begun so far; atomic */
+    int64_t nap_max_ns;  /* the longest sleep between two polls, less than a second */
     int sizes; /* classes of sizes that this MPI's tags can tell apart, beside what callers give */
 } d9di_mpi_world;
 
@@ -36,12 +38,12 @@ typedef struct d9di_mpi_module {
      * at most D9DI_MPI_TAG_MAX, match in the order in which they are given, and their sizes must
      * agree.  After a failure nothing more is received, but for messages whose transfer has begun
      * and does not end soon: memory that the caller alone owns should stay allocated. */
-    bool (*exchange)(const d9di_mpi_world *w, const d9di_mpi_msg *msgs, int n, int tag, char *why,
+    bool (*exchange)(d9di_mpi_world *w, const d9di_mpi_msg *msgs, int n, int tag, char *why,
                      size_t why_n);
     /* Post one message, complete when wait() returns; *msg is copied, `w` is borrowed.  NULL: `why`
      * is the error. */
-    struct d9di_mpi_post *(*post)(const d9di_mpi_world *w, const d9di_mpi_msg *msg, int tag,
-                                  char *why, size_t why_n);
+    struct d9di_mpi_post *(*post)(d9di_mpi_world *w, const d9di_mpi_msg *msg, int tag, char *why,
+                                  size_t why_n);
     bool (*test)(struct d9di_mpi_post *p);
     bool (*wait)(struct d9di_mpi_post *p, char *why, size_t why_n); /* blocks; frees p */
     void (*cancel)(struct d9di_mpi_post *p); /* instead of wait(), as after a failed exchange */
@@ -50,6 +52,6 @@ typedef struct d9di_mpi_module {
 
 enum { D9DI_MPI_TAG_MAX = 32767 }; /* as MPI guarantees; larger ones carry sizes of messages */
 
-#define D9DI_MPI_MODULE "d9d_mpi_module_v5" /* the symbol, a d9di_mpi_module */
+#define D9DI_MPI_MODULE "d9d_mpi_module_v6" /* the symbol, a d9di_mpi_module */
 
 #endif /* D9DI_COMM_BACKEND_MPI_MODULE_H */
