@@ -92,7 +92,8 @@ static d9d_hash host_hash(const d9d_comm *c)
 
 d9d_status d9di_comm_is_single_host(d9d_comm *c, const char *label, bool *out)
 {
-    const d9d_hash local = host_hash(c), nowhere = {0};
+    const d9d_hash nowhere = {0};
+    d9d_hash local;
     d9d_comm_blob *all;
     d9d_arena a = {0};
     d9d_status st = D9D_OK;
@@ -100,6 +101,7 @@ d9d_status d9di_comm_is_single_host(d9d_comm *c, const char *label, bool *out)
     *out = c->hosts == D9DI_HOSTS_ONE;
     if (c->hosts != D9DI_HOSTS_UNKNOWN)
         return D9D_OK;
+    local = host_hash(c);
     all = d9d_arena_alloc(&a, (size_t)c->size * sizeof(*all));
     if (all == NULL)
         return D9D_FAIL(D9D_ENOMEM, "%s: %s: out of memory", c->name, label);
