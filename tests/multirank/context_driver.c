@@ -381,27 +381,24 @@ static void attention_numbers(const ranks *w, const attention_case *c, d9d_tenso
     out[IN] = ranks_numbers(w, c->t, D9D_SHAPE(c->b, s, c->a, dv), 4);
 }
 
-static void attention_check(const ranks *w, const attention_case *c)
+/* This rank's part by the case's method, against the whole on one rank. */
+static void attention_part_check(const ranks *w, const attention_case *c, const d9d_batch *batch,
+                                 const d9d_tensor all[IN + 1], const attended *whole)
 {
     static const char *const names[] = {"dq", "dk", "dv", "y"};
     const double tolerance = c->t == D9D_F32 ? 2e-6 : 1e-2;
     const d9d_groups g = groups_of(w, c->method);
-    static made m;
-    d9d_tensor all[IN + 1], local[IN + 1];
-    uploaded whole, part;
-    attended a, b;
+    d9d_tensor local[IN + 1];
+    uploaded slice;
+    attended part;
 
-    make(&m, c->b, 2 * w->size * c->chunk, c->longest);
-    make_prompts(&m, c->prompts);
-    upload(w, &m.b, mask_of(c), &one, &whole);
-    upload(w, &m.b, mask_of(c), &g, &part);
-    attention_numbers(w, c, all);
+    upload(w, batch, mask_of(c), &g, &slice);
     for (int i = 0; i <= IN; i++)
         local[i] = chunks_of(w, &all[i]);
-    attend(w, c, &one, all, &all[IN], &whole, &a);
-    attend(w, c, &g, local, &local[IN], &part, &b);
+    attend(w, c, &g, local, &local[IN], &slice, &part);
     if (c->sinks) {
-        float *got = ranks_host(&b.sinks.local.grad), *want = ranks_host(&a.sinks.local.grad);
+        float *got = ranks_host(&part.sinks.local.grad);
+        float *want = ranks_host(&whole->sinks.local.grad);
 
         /* A ring rounds the output of each block. */
         ranks_close_to("dsinks", got, want, c->a, c->t == D9D_F32 ? 1e-5 : 1e-2);
@@ -412,62 +409,80 @@ static void attention_check(const ranks *w, const attention_case *c)
         char text[100];
 
         (void)snprintf(text, sizeof(text), "%s of %s", names[i], c->name);
-        check_chunks(w, text, i < IN ? &b.grad[i] : d9d_var_tensor(b.y),
-                     i < IN ? &a.grad[i] : d9d_var_tensor(a.y), tolerance);
-    }
-    for (int i = 0; i <= IN; i++) {
-        d9d_tensor_release(&all[i]);
+        check_chunks(w, text, i < IN ? &part.grad[i] : d9d_var_tensor(part.y),
+                     i < IN ? &whole->grad[i] : d9d_var_tensor(whole->y), tolerance);
         d9d_tensor_release(&local[i]);
     }
-    attended_release(&a);
-    attended_release(&b);
-    upload_release(&whole);
-    upload_release(&part);
+    attended_release(&part);
+    upload_release(&slice);
+}
+
+/* The case by each of n methods. */
+static void attention_check(const ranks *w, attention_case c, const d9d_cp_method *methods, int n)
+{
+    static made m;
+    d9d_tensor all[IN + 1];
+    uploaded slice;
+    attended whole;
+
+    make(&m, c.b, 2 * w->size * c.chunk, c.longest);
+    make_prompts(&m, c.prompts);
+    upload(w, &m.b, mask_of(&c), &one, &slice);
+    attention_numbers(w, &c, all);
+    attend(w, &c, &one, all, &all[IN], &slice, &whole);
+    for (int i = 0; i < n; i++) {
+        c.method = methods[i];
+        attention_part_check(w, &c, &m.b, all, &whole);
+    }
+    for (int i = 0; i <= IN; i++)
+        d9d_tensor_release(&all[i]);
+    attended_release(&whole);
+    upload_release(&slice);
 }
 
 /* Every mask by all-gather, and by a ring, which has bidirectional attention too. */
 static void attention_in_chunks_is_attention(void **state)
 {
+    static const d9d_cp_method methods[] = {D9D_CP_ALL_GATHER, D9D_CP_RING};
+
     for (size_t i = 0; i < sizeof(attentions) / sizeof(attentions[0]); i++) {
         attention_case c = attentions[i];
 
-        attention_check(*state, &c);
-        c.method = D9D_CP_RING;
-        attention_check(*state, &c);
+        attention_check(*state, c, methods, 2);
         if (c.prompts > 0)
             continue;
         c.bidirectional = true;
-        attention_check(*state, &c);
+        attention_check(*state, c, methods + 1, 1);
     }
 }
 
 /* Query heads that the ranks divide; key-value heads of each rank, one for all of them, or each for
- * two. */
-static void attention_of_heads_check(const ranks *w, d9d_cp_method method)
+ * two.  The methods divide heads by the same ranks. */
+static void attention_of_heads_check(const ranks *w, const d9d_cp_method *methods, int n_methods)
 {
-    const d9d_groups g = groups_of(w, method);
+    const d9d_groups g = groups_of(w, methods[0]);
     const int64_t n = d9d_comm_size(g.cp_heads), some = n % 2 == 0 ? n / 2 : n;
 
     for (size_t i = 0; i < sizeof(attentions) / sizeof(attentions[0]); i++) {
         attention_case c = attentions[i];
         const int64_t kv[] = {c.kv * n, 1, some};
 
-        c.method = method;
         c.a *= n;
         c.kv = kv[i % 3];
-        attention_check(w, &c);
+        attention_check(w, c, methods, n_methods);
         if (c.prompts > 0)
             continue;
         c.bidirectional = true;
-        attention_check(w, &c);
+        attention_check(w, c, methods, n_methods);
     }
 }
 
 static void attention_of_heads_is_attention(void **state)
 {
-    attention_of_heads_check(*state, D9D_CP_ALL_TO_ALL);
-    attention_of_heads_check(*state, D9D_CP_HYBRID);
-    attention_of_heads_check(*state, D9D_CP_HYBRID_RING);
+    static const d9d_cp_method methods[] = {D9D_CP_ALL_TO_ALL, D9D_CP_HYBRID, D9D_CP_HYBRID_RING};
+
+    attention_of_heads_check(*state, methods, 1);
+    attention_of_heads_check(*state, methods + 1, 2);
 }
 
 /* The same bits as one rank: each head is computed as a whole by one of them. */
@@ -547,7 +562,7 @@ static void heads_send_the_bytes_of_the_formula(void **state)
         const int64_t positions = c.b * 2 * c.chunk, keys = c.kv < n ? n : c.kv;
         const uint64_t before = bytes_to_others(w->comm);
 
-        attention_check(w, &c);
+        attention_check(w, c, &c.method, 1);
         /* float32; queries and outputs, keys and values; forward and backward */
         assert_int_equal(bytes_to_others(w->comm) - before,
                          positions * (n - 1) * (c.a + keys) / n * 2 * c.d * 2 * 4);
@@ -606,7 +621,7 @@ static void ring_sends_the_chunks_that_are_seen(void **state)
                 blocks += 2 * chunks_needed(n, r, w->rank, cases[i].behind, both) +
                           chunks_needed(n, w->rank, r, cases[i].behind, both);
         }
-        attention_check(w, &c);
+        attention_check(w, c, &c.method, 1);
         assert_int_equal(bytes_to_others(w->comm) - before, blocks * elements * 2);
     }
 }

@@ -17,7 +17,10 @@ d9d_status ranks_open(d9d_bootstrap *bootstrap, const d9d_parallel_degrees *degr
 
     *out = (ranks){.bootstrap = bootstrap,
                    .rank = d9d_bootstrap_rank(bootstrap),
-                   .size = d9d_bootstrap_size(bootstrap)};
+                   .size = d9d_bootstrap_size(bootstrap),
+                   .drawn = calloc(1, sizeof(*out->drawn))};
+    if (out->drawn == NULL)
+        return D9D_FAIL(D9D_ENOMEM, "no memory for random numbers");
     if (unit_device_is_cpu())
         (void)snprintf(which, sizeof(which), "%s", kind);
     else
@@ -37,8 +40,48 @@ void ranks_open_tensor(ranks *out)
     assert_ok(ranks_open(bootstrap, &d, D9D_AXIS(TP), out));
 }
 
+/* The first numbers of a stream: number i is the same in an array of any shape. */
+struct ranks_drawn {
+    uint64_t stream;
+    int64_t n;
+    float *x;
+    struct ranks_drawn *next;
+};
+
+static const float *drawn_get(const ranks *r, uint64_t stream, int64_t n)
+{
+    struct ranks_drawn *d = *r->drawn;
+
+    while (d != NULL && d->stream != stream)
+        d = d->next;
+    if (d == NULL) {
+        d = calloc(1, sizeof(*d));
+        assert_non_null(d);
+        *d = (struct ranks_drawn){.stream = stream, .next = *r->drawn};
+        *r->drawn = d;
+    }
+    if (n > d->n) {
+        d->x = realloc(d->x, (size_t)n * sizeof(*d->x));
+        assert_non_null(d->x);
+    }
+    for (; d->n < n; d->n++)
+        d->x[d->n] = d9d_rng_normal((d9d_rng){17, stream}, (uint64_t)d->n);
+    return d->x;
+}
+
+static void drawn_free(struct ranks_drawn **drawn)
+{
+    for (struct ranks_drawn *d = *drawn, *next; d != NULL; d = next) {
+        next = d->next;
+        free(d->x);
+        free(d);
+    }
+    free(drawn);
+}
+
 void ranks_close(ranks *r)
 {
+    drawn_free(r->drawn);
     d9d_mesh_close(r->mesh);
     d9d_device_close(r->dev);
     d9d_bootstrap_close(r->bootstrap);
@@ -58,17 +101,15 @@ int ranks_run(ranks *r, const char *name, const struct CMUnitTest *tests, size_t
 d9d_tensor ranks_numbers(const ranks *r, d9d_dtype t, d9d_shape shape, uint64_t stream)
 {
     const int64_t n = d9d_shape_numel(&shape);
+    const float *drawn = drawn_get(r, stream, n);
     float *host = calloc((size_t)n + 1, sizeof(*host));
     d9d_tensor x;
 
-    for (int64_t i = 0; i < n; i++) {
-        const float v = d9d_rng_normal((d9d_rng){17, stream}, (uint64_t)i);
-
+    for (int64_t i = 0; i < n; i++)
         if (t == D9D_F32)
-            host[i] = v;
+            host[i] = drawn[i];
         else
-            ((uint16_t *)(void *)host)[i] = d9d_bf16_from_f32(v);
-    }
+            ((uint16_t *)(void *)host)[i] = d9d_bf16_from_f32(drawn[i]);
     assert_ok(d9d_tensor_from_host(r->dev, t, shape, host, &x));
     free(host);
     return x;

@@ -13,6 +13,7 @@ typedef struct ranks {
     d9d_comm *comm; /* of the axes that were asked for; NULL in a world of one */
     d9d_device *dev;
     int rank, size;
+    struct ranks_drawn **drawn; /* what ranks_numbers() has drawn so far */
 } ranks;
 
 /* All ranks of `bootstrap`, which is taken: `degrees` make their number.  On the tests' device; of
