@@ -44,7 +44,7 @@ each_way() {
 }
 
 @test "a killed or hanging rank ends generation, and a rerun resumes" {
-    for _ in $(seq 40); do cat "$golden/moe/generate.jsonl"; done >prompts.jsonl
+    for _ in $(seq 20); do cat "$golden/moe/generate.jsonl"; done >prompts.jsonl
     cat >i.json <<JSON
 {"model_provider": {"name": "qwen3_moe", "hf_config": "$golden/moe/config.json"},
  "trainer": {"batching": {"microbatch_size": 2}, "model_stage_factory": {"source_checkpoint": "$golden/moe"}},
@@ -61,7 +61,7 @@ JSON
  "trainer": {"batching": {"microbatch_size": 2}, "model_stage_factory": {"source_checkpoint": "$golden/moe"}},
  "task": {"name": "logprobs", "output": "out.jsonl"}}
 JSON
-    for _ in $(seq 60); do cat "$golden/moe/train.jsonl"; done | d9d-shard -q --format tokens --out many -
+    for _ in $(seq 30); do cat "$golden/moe/train.jsonl"; done | d9d-shard -q --format tokens --out many -
     each_way --set mesh.data_parallel_shard=2 --set mesh.expert_parallel=2 --set 'metrics=[{"name": "mean"}, {"name": "max"}]'
 }
 

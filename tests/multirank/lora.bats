@@ -1,10 +1,11 @@
 #!/usr/bin/env bats
 # shellcheck disable=SC2030,SC2031 # a test's own meshes are for the functions that it calls
-# shellcheck disable=SC2154 # variables of the helper
+# shellcheck disable=SC2154,SC2034 # variables of the helper and of topology.bash
 # Adapters on many ranks: losses, norms and weights are those of one rank; saved on one mesh, resumed on
 # another.
 
 load ../slurm/helper
+steps=4
 load topology
 
 # All kinds of parallelism, fewer key-value heads than tensor ranks, and more ranks than the LoRA rank.
@@ -17,7 +18,7 @@ lora='{"kind": "lora", "module_name_pattern": ".*_proj|.*gate", "params": {"r": 
 # tune MODEL MESH DIR [OPTION...]: trains adapters on a mesh.
 tune() {
     train "$1" "$2" "$3" --set "peft=$lora" \
-        --set trainer.checkpointing.period_steps=5 "${@:4}"
+        --set trainer.checkpointing.period_steps=2 "${@:4}"
 }
 
 # on_meshes MODEL MESH...: compares these meshes (by number) with one rank; all with D9D_LONG=1.
@@ -137,7 +138,7 @@ same_adapter() {
         for to in ${pairs[from]}; do
             rm -rf first run
             tune moe "${meshes[from]}" first "${only[@]}"
-            cp -r first run && rm -rf run/export run/checkpoints/step-00000010
+            cp -r first run && rm -rf run/export run/checkpoints/step-00000004
             run -1 grep -o '"name": "[^"]*q_proj.weight"' run/checkpoints/*/manifest.json
             tune moe "${meshes[to]}" run "${only[@]}"
             tac run/metrics.jsonl | awk -F'[:,]' '!/"loss"/ || !seen[$2]++' | tac >tidy && mv tidy run/metrics.jsonl

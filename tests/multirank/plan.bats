@@ -1,11 +1,12 @@
 #!/usr/bin/env bats
-# shellcheck disable=SC2154 # variables of bats
+# shellcheck disable=SC2154,SC2034 # variables of bats and of topology.bash
 # The memory that d9d-train --plan predicts is the memory that every rank measures, on many meshes.
 #
 # Where tokens choose experts, ranks differ a little; everything else is exact to the byte.
 
 load ../slurm/helper
 
+steps=5
 load topology
 
 dense_meshes="1 1 1 1 1 1,2 1 1 1 1 1,1 2 1 1 1 1,1 1 1 1 2 1,1 1 2 1 1 1,1 1 1 2 1 1,2 2 1 1 1 1,1 2 1 1 2 1,1 1 1 1 8 1"
@@ -54,8 +55,9 @@ each() {
         n = 20 + i * 13 % 45; ids = labels = ""
         for (j = 0; j < n; j++) { ids = ids (j ? ", " : "") (7 * i + j * j) % 157; labels = labels (j ? ", " : "") (j < n - 3 ? -100 : j) }
         printf "{\"input_ids\": [%s], \"labels\": [%s]}\n", ids, labels } }' | d9d-shard -q --format tokens --out lengths -
-    each dense "1 1 1 1 1 1,1 2 1 1 1 1" 0 data.dataset=lengths trainer.batching.microbatch_size=2
-    holds dense "1 1 1 1 1 1" 0 data.dataset=lengths trainer.batching.microbatch_size=2 model_provider.dtype=bfloat16
+    local epoch=(data.dataset=lengths trainer.run.steps=10 trainer.batching.microbatch_size=2)
+    each dense "1 1 1 1 1 1,1 2 1 1 1 1" 0 "${epoch[@]}"
+    holds dense "1 1 1 1 1 1" 0 "${epoch[@]}" model_provider.dtype=bfloat16
 }
 @test "memory of ring attention is predicted to the byte" {
     each dense "1 1 2 1 1 1,1 1 4 1 1 1" 0 mesh.context_parallel_method=ring
@@ -151,7 +153,7 @@ written() {
     none() { d9d-train --plan --gpu cpu "$@" dense.json | grep -c 'asynchronous checkpoints' || true; }
     [ "$(none --set trainer.checkpointing.period_steps=4)" -eq 1 ]
     [ "$(none --set trainer.checkpointing.period_steps=disable)" -eq 0 ]
-    [ "$(none --set trainer.checkpointing.period_steps=10)" -eq 0 ] # the last save is synchronous
+    [ "$(none --set trainer.checkpointing.period_steps=5)" -eq 0 ] # the last save is synchronous
     [ "$(none --set trainer.checkpointing.period_steps=4 --set trainer.checkpointing.asynchronous=false)" -eq 0 ]
 }
 
@@ -218,7 +220,7 @@ meshed() { # MESH: as options
 # Messages in flight arrive a little later or earlier than planned.
 pipe() { # SCHEDULE-JSON RANKS MODEL PERCENT MESH
     holds "$3" "${5:-1 1 1 1 1 1}" "$4" mesh.pipeline_parallel="$2" model_provider.model.num_hidden_layers=8 \
-        trainer.data_loading.pad_to_multiple_of=16 trainer.pipelining.schedule="{\"schedule\": $1}"
+        trainer.data_loading.pad_to_multiple_of=16 trainer.run.steps=10 trainer.pipelining.schedule="{\"schedule\": $1}"
 }
 @test "memory of every pipeline schedule is predicted within 3 percent" {
     pipe '"1f1b"' 2 dense 3
