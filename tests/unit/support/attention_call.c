@@ -115,25 +115,23 @@ static d9d_segment segment_of(const d9d_attention_dims *n, int64_t i)
     return *x;
 }
 
-/* Whether query i of a row may see key j of it. */
-static bool visible(const d9d_attention_dims *n, int64_t b, int64_t i, int64_t j)
+/* Whether query i of a row, of segment x and with that prefix, may see key j of it. */
+static bool visible(const d9d_attention_dims *n, d9d_segment x, int64_t prefix, int64_t b,
+                    int64_t i, int64_t j)
 {
-    const d9d_segment x = segment_of(n, b * n->s + i);
     const int64_t q = b * n->s + i - x.q, k = b * n->z + j - x.k;
     const int64_t back = x.nk - x.nq + q - k; /* from the query's own place */
-    const int64_t prefix = attention_prefix_of(n, b * n->s + i);
 
     return k >= 0 && (k < x.nk || k < prefix) && (!n->causal || back >= 0 || k < prefix) &&
            (n->window == 0 || llabs(back) < n->window);
 }
 
-/* Head ix of x [heads, d] times head iy of y. */
-static double dot(d9d_dtype t, int64_t d, const void *x, int64_t ix, const void *y, int64_t iy)
+static double dot(int64_t d, const double *x, const double *y)
 {
     double sum = 0.0;
 
     for (int64_t f = 0; f < d; f++)
-        sum += array_get(t, x, ix * d + f) * array_get(t, y, iy * d + f);
+        sum += x[f] * y[f];
     return sum;
 }
 
@@ -146,37 +144,51 @@ static double capped(const d9d_attention_dims *n, double x, double *derivative)
     return cap > 0.0 ? cap * t : x;
 }
 
-/* What dropout multiplies the probability of a key of query i, counted over B and S, by. */
-static double kept(const d9d_attention_dims *n, int64_t h, int64_t i, int64_t key)
+/* What dropout multiplies the probability of a key of query i, counted over B and S, by; the
+ * query's segment is x. */
+static double kept(const d9d_attention_dims *n, d9d_segment x, int64_t h, int64_t i, int64_t key)
 {
     const d9d_attention_dropout *d = &n->dropout;
     const d9d_rng rng = {d->rng.seed, d->rng.stream + (uint64_t)h};
 
     if (d->p == 0.0f)
         return 1.0;
-    return d9d_rng_uniform(rng, (uint64_t)(d->token[i] * d->width + key - segment_of(n, i).k)) <
-                   d->p
+    return d9d_rng_uniform(rng, (uint64_t)(d->token[i] * d->width + key - x.k)) < d->p
                ? 0.0
                : 1.0 / (1.0 - (double)d->p);
 }
 
+/* The inputs of a call as doubles, and scratch of a row. */
+typedef struct naive_call {
+    const attention_call *p;
+    double *q, *k, *v, *dout;
+} naive_call;
+typedef struct naive_scratch {
+    double *w, *derivative, *dw; /* of each key: its weight, that of its score, dout v */
+} naive_scratch;
+
 /* One query row: output, lse, and its share of the gradients: dq, dk, dv, dsink. */
-static void naive_row(const attention_call *p, int64_t b, int64_t h, int64_t i, double *w,
+static void naive_row(const naive_call *c, int64_t b, int64_t h, int64_t i, naive_scratch at,
                       double *o, double *lse, double *g)
 {
-    const d9d_attention_dims *n = &p->n;
+    const d9d_attention_dims *n = &c->p->n;
     const int64_t d = n->d, values = d9d_attention_dims_resolve(n).dv; /* features */
-    const int64_t iq = (b * n->s + i) * n->a + h, k0 = b * n->z * n->kv + h / (n->a / n->kv);
-    double most = -INFINITY, sum = 0.0, delta = 0.0, *dq = g, *dk = g + attention_q_size(n);
+    const int64_t query = b * n->s + i, iq = query * n->a + h;
+    const int64_t k0 = b * n->z * n->kv + h / (n->a / n->kv);
+    const d9d_segment segment = segment_of(n, query);
+    const int64_t prefix = attention_prefix_of(n, query);
+    const double sink = c->p->sink != NULL ? array_get(n->t, c->p->sink, h) : -INFINITY;
+    const double *q = c->q + iq * d, *dout = c->dout + iq * values;
+    double *dq = g + iq * d, *dk = g + attention_q_size(n);
     double *dv = dk + attention_k_size(n), *dsink = dv + attention_v_size(n);
-    const double sink = p->sink != NULL ? array_get(n->t, p->sink, h) : -INFINITY;
-    double *derivative = w + n->z;
+    double most = -INFINITY, sum = 0.0, delta = 0.0, *w = at.w;
 
+    o += iq * values;
     for (int64_t j = 0; j < n->z; j++) {
         w[j] = -INFINITY;
-        if (visible(n, b, i, j))
-            w[j] = capped(n, (double)n->scale * dot(n->t, d, p->q, iq, p->k, k0 + j * n->kv),
-                          &derivative[j]);
+        if (visible(n, segment, prefix, b, i, j))
+            w[j] = capped(n, (double)n->scale * dot(d, q, c->k + (k0 + j * n->kv) * d),
+                          &at.derivative[j]);
         most = w[j] > most ? w[j] : most;
     }
     for (int64_t j = 0; j < n->z; j++)
@@ -187,27 +199,26 @@ static void naive_row(const attention_call *p, int64_t b, int64_t h, int64_t i, 
         if (w[j] == 0.0)
             continue;
         w[j] /= sum;
-        delta += kept(n, h, b * n->s + i, b * n->z + j) * w[j] *
-                 dot(n->t, values, p->dout, iq, p->v, k0 + j * n->kv);
+        at.dw[j] = kept(n, segment, h, query, b * n->z + j) *
+                   dot(values, dout, c->v + (k0 + j * n->kv) * values);
+        delta += w[j] * at.dw[j];
     }
     dsink[h] -= exp(sink - *lse) * delta;
     for (int64_t j = 0; j < n->z; j++) {
         const int64_t ik = k0 + j * n->kv;
-        double ds, keep;
+        double ds;
 
         if (w[j] == 0.0)
             continue;
-        keep = kept(n, h, b * n->s + i, b * n->z + j);
-        ds = (double)n->scale * w[j] * (keep * dot(n->t, values, p->dout, iq, p->v, ik) - delta) *
-             derivative[j];
-        w[j] *= keep;
+        ds = (double)n->scale * w[j] * (at.dw[j] - delta) * at.derivative[j];
+        w[j] *= kept(n, segment, h, query, b * n->z + j);
         for (int64_t f = 0; f < d; f++) {
-            dq[iq * d + f] += ds * array_get(n->t, p->k, ik * d + f);
-            dk[ik * d + f] += ds * array_get(n->t, p->q, iq * d + f);
+            dq[f] += ds * c->k[ik * d + f];
+            dk[ik * d + f] += ds * q[f];
         }
         for (int64_t f = 0; f < values; f++) {
-            o[iq * values + f] += w[j] * array_get(n->t, p->v, ik * values + f);
-            dv[ik * values + f] += w[j] * array_get(n->t, p->dout, iq * values + f);
+            o[f] += w[j] * c->v[ik * values + f];
+            dv[ik * values + f] += w[j] * dout[f];
         }
     }
 }
@@ -216,18 +227,27 @@ void attention_naive(const attention_call *p, double *o, double *lse, double *g)
 {
     const d9d_attention_dims *n = &p->n;
     const int64_t group = n->kv > 0 ? n->a / n->kv : 0;
+    const naive_call c = {p, array_doubles(n->t, p->q, attention_q_size(n)),
+                          array_doubles(n->t, p->k, attention_k_size(n)),
+                          array_doubles(n->t, p->v, attention_v_size(n)),
+                          array_doubles(n->t, p->dout, attention_o_size(n))};
 
     /* Key heads side by side: no other has to do with their gradients. */
 #pragma omp parallel for
     for (int64_t kh = 0; kh < n->kv; kh++) {
-        double *w = calloc(2 * (size_t)n->z + 1, sizeof(*w));
+        double *w = calloc(3 * (size_t)n->z + 1, sizeof(*w));
+        const naive_scratch at = {w, w + n->z, w + 2 * n->z};
 
         for (int64_t b = 0; b < n->b; b++)
             for (int64_t h = kh * group; h < (kh + 1) * group; h++)
                 for (int64_t i = 0; i < n->s; i++)
-                    naive_row(p, b, h, i, w, o, lse + (b * n->a + h) * n->s + i, g);
+                    naive_row(&c, b, h, i, at, o, lse + (b * n->a + h) * n->s + i, g);
         free(w);
     }
+    free(c.q);
+    free(c.k);
+    free(c.v);
+    free(c.dout);
 }
 
 static void check_sink(attention_call *p, const double *want)
