@@ -82,6 +82,8 @@ static d9d_status check_unused(const d9di_checkpointer_manifest *s, const d9d_ch
     for (size_t i = 0; i < set->n; i++)
         D9D_TRY_OR(st, d9d_map_put(&wanted, set->items[i].name, strlen(set->items[i].name), NULL),
                    out);
+    for (size_t i = 0; i < set->n_former; i++)
+        D9D_TRY_OR(st, d9d_map_put(&wanted, set->former[i], strlen(set->former[i]), NULL), out);
     for (size_t i = 0; i < s->slices.n && st == D9D_OK; i++)
         if (!d9d_map_has(&wanted, s->slices.tensors[i].name, strlen(s->slices.tensors[i].name)))
             st = D9D_FAIL(D9D_EMISMATCH, "%s: has tensor %s, which this run does not have", s->path,

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "d9d/checkpointer/checkpointer.h"
+#include "d9d/nn/adapter.h"
 
 static d9d_checkpointer_tensor make_item(const char *name, const char *group, d9d_tensor *t,
                                          const d9d_param *p)
@@ -17,6 +18,35 @@ static d9d_checkpointer_tensor make_item(const char *name, const char *group, d9
 
     memcpy(e.start, p->shard.offset, sizeof(e.start));
     return e;
+}
+
+/* The name that parameter i of a matrix's adapter has if no other shares it; NULL: no memory. */
+static const char *own_name(const d9d_param *w, int i, d9d_arena *a)
+{
+    const char *dot = strrchr(w->name, '.');
+
+    return d9d_arena_printf(a, "%.*s.%s", (int)(dot != NULL ? dot - w->name : 0), w->name,
+                            w->peft.adapter->kind->params[i].name);
+}
+
+static d9d_status former_list(const d9d_params *params, d9d_arena *a, d9d_checkpointer_set *set)
+{
+    set->former = d9d_arena_alloc(a, (D9D_ADAPTER_PARAMS * params->n + 1) * sizeof(*set->former));
+    if (set->former == NULL)
+        return D9D_FAIL(D9D_ENOMEM, "checkpoint: no memory for names of %zu tensors", params->n);
+    for (size_t k = 0; k < params->n; k++)
+        for (int i = 0; i < D9D_ADAPTER_PARAMS; i++) {
+            const char *name;
+
+            if (!d9d_adapter_is_shared(params->p[k], i))
+                continue;
+            name = own_name(params->p[k], i, a);
+            if (name == NULL)
+                return D9D_FAIL(D9D_ENOMEM, "checkpoint: no memory for a name");
+            if (strcmp(name, params->p[k]->peft.adapter->param[i]->name) != 0)
+                set->former[set->n_former++] = name;
+        }
+    return D9D_OK;
 }
 
 d9d_status d9d_checkpointer_set_make(const d9d_params *params, d9d_optimizer *opt,
@@ -47,6 +77,7 @@ d9d_status d9d_checkpointer_set_make(const d9d_params *params, d9d_optimizer *op
     for (size_t i = 0; i < n_steps; i++)
         if (params->p[i]->spec.trainable)
             set.counts[set.n_counts++] = (d9d_checkpointer_count){params->p[i]->name, &steps[i]};
+    D9D_TRY(former_list(params, a, &set));
     *out = set;
     return D9D_OK;
 }

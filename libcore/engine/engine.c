@@ -150,6 +150,8 @@ static d9d_status model_open(d9di_engine *e, const d9di_engine_opts *opts, d9d_s
         D9D_TRY(d9d_peft_apply(opts->peft, *model, stage.count > 1));
     D9D_TRY(d9d_module_bind((*model)->module));
     D9D_TRY(d9d_module_params((*model)->module, &e->arena, params));
+    if (stage.count > 1)
+        d9d_adapter_shared_set_names(&e->whole.params, params);
     d9di_engine_quant_apply(params, &opts->quantised);
     for (size_t i = 0; i < params->n; i++) {
         d9d_param *p = params->p[i];

@@ -68,8 +68,8 @@ static d9d_status shared_check(const d9d_adapter_kind *kind, const d9d_adapter_p
                         kind->name, p->name);
     if (!p->frozen)
         return D9D_FAIL(D9D_ECONFIG,
-                        "%s: parameter %s is shared and trained; each matrix keeps a part, which "
-                        "must stay as it is",
+                        "%s: parameter %s is shared and trained; what matrices share stays as it "
+                        "is",
                         kind->name, p->name);
     if (kind->draw == NULL)
         return D9D_FAIL(D9D_ECONFIG, "%s: parameter %s is shared, and the kind has no draw()",
@@ -178,7 +178,7 @@ static d9d_status files_check(const d9d_adapter_kind *kind)
 d9d_status d9d_adapter_kind_check(const d9d_adapter_kind *kind)
 {
     const bool own = kind->forward != NULL;
-    bool any = false;
+    bool any = false, own_params = false;
 
     if (kind->size != sizeof(*kind))
         return D9D_FAIL(D9D_ECONFIG,
@@ -191,11 +191,16 @@ d9d_status d9d_adapter_kind_check(const d9d_adapter_kind *kind)
         if (kind->params[i].name == NULL)
             continue;
         any = true;
+        own_params |= !kind->params[i].shared;
         D9D_TRY(names_check(kind, i));
         D9D_TRY(own ? own_param_check(kind, &kind->params[i]) : role_param_check(kind, i));
     }
     if (!any)
         return D9D_FAIL(D9D_ECONFIG, "%s: has no parameters", kind->name);
+    if (!own_params)
+        return D9D_FAIL(D9D_ECONFIG,
+                        "%s: shares all its parameters, and a matrix needs one of its own",
+                        kind->name);
     if (own && kind->merge == NULL)
         return D9D_FAIL(D9D_ECONFIG, "%s: has a forward and no merge", kind->name);
     D9D_TRY(own ? D9D_OK : roles_check(kind));

@@ -1,11 +1,140 @@
-/* adapter_shared.c - arrays that matrices share: drawn once, a part for each.  See
- * d9d/nn/adapter.h.
+/* adapter_shared.c - arrays that matrices share: one parameter for those that need the same part.
+ * See d9d/nn/adapter.h.
  */
 #include <stdlib.h>
 #include <string.h>
 
+#include "d9d/base/hash.h"
 #include "d9d/base/plugin_call.h"
 #include "d9d/nn/adapter.h"
+
+bool d9d_adapter_is_shared(const d9d_param *w, int i)
+{
+    const d9d_param_adapter *a = w->peft.adapter;
+
+    return a != NULL && a->forward != NULL && a->param[i] != NULL && a->kind->params[i].shared;
+}
+
+int d9d_adapter_divided_dim(const d9d_param *w, int i)
+{
+    const int dim = d9d_parallel_style_dim(w->spec.parallel.style);
+
+    return dim < 0 ? -1 : d9d_adapter_shared_dim(w->peft.adapter->kind, i, &w->spec.shape, dim);
+}
+
+/* --- one parameter of several matrices ---------------------------------------------------------
+ */
+
+/* Does the adapter of w have parameter i of its own, or is it that of another matrix? */
+static bool owns(const d9d_param *w, int i)
+{
+    return w->peft.adapter->param[i]->peft.adapts == w;
+}
+
+/* Do two matrices need the same part of array i, on every mesh? */
+static bool is_same_part(const d9d_param *a, const d9d_param *b, int i)
+{
+    const d9d_param_adapter *x = a->peft.adapter, *y = b->peft.adapter;
+    const d9d_param_parallel *p = &a->spec.parallel, *q = &b->spec.parallel;
+    const int dim = d9d_adapter_divided_dim(a, i);
+
+    return x->kind == y->kind && x->r == y->r && x->seed == y->seed &&
+           x->param[i]->spec.dtype == y->param[i]->spec.dtype &&
+           d9d_shape_equal(&x->param[i]->spec.shape, &y->param[i]->spec.shape) &&
+           dim == d9d_adapter_divided_dim(b, i) &&
+           (dim < 0 || (p->units == q->units && p->shared == q->shared));
+}
+
+typedef D9D_VEC(d9d_param *) matrix_list;
+
+/* The matrix of the list that owns what w needs of array i; NULL: none. */
+static d9d_param *owner_find(const matrix_list *list, const d9d_param *w, int i)
+{
+    for (size_t k = 0; k < list->len; k++)
+        if (owns(list->data[k], i) && is_same_part(list->data[k], w, i))
+            return list->data[k];
+    return NULL;
+}
+
+static d9d_status matrix_share(void *arg, d9d_param *w)
+{
+    matrix_list *list = arg;
+    bool any = false;
+
+    for (int i = 0; i < D9D_ADAPTER_PARAMS; i++) {
+        const d9d_param *owner;
+
+        if (!d9d_adapter_is_shared(w, i))
+            continue;
+        owner = owner_find(list, w, i);
+        if (owner != NULL)
+            w->peft.adapter->param[i] = owner->peft.adapter->param[i];
+        else
+            any = true;
+    }
+    return any ? D9D_VEC_PUSH(list, w) : D9D_OK;
+}
+
+/* Has the adapter of its matrix another in its place? */
+static bool is_replaced(const d9d_param *p)
+{
+    if (p == NULL || p->peft.adapts == NULL)
+        return false;
+    for (int i = 0; i < D9D_ADAPTER_PARAMS; i++)
+        if (p->peft.adapts->peft.adapter->param[i] == p)
+            return false;
+    return true;
+}
+
+static d9d_status replaced_remove(void *arg, const char *name, d9d_module *m)
+{
+    (void)arg, (void)name;
+    for (size_t i = m->entries.len; i-- > 0;)
+        if (is_replaced(m->entries.data[i].param))
+            d9d_module_remove(m, m->entries.data[i].param);
+    return D9D_OK;
+}
+
+d9d_status d9d_adapter_share(d9d_module *root)
+{
+    matrix_list list = {0};
+    d9d_status st = d9d_module_each(root, matrix_share, &list);
+
+    if (st == D9D_OK && list.len > 0)
+        st = d9d_module_walk(root, replaced_remove, NULL);
+    D9D_VEC_RELEASE(&list);
+    return st;
+}
+
+static const d9d_param *param_find(const d9d_params *params, const char *name)
+{
+    for (size_t i = 0; i < params->n; i++)
+        if (strcmp(params->p[i]->name, name) == 0)
+            return params->p[i];
+    return NULL;
+}
+
+void d9d_adapter_shared_set_names(const d9d_params *whole, const d9d_params *params)
+{
+    for (size_t k = 0; k < params->n; k++) {
+        const d9d_param *w = params->p[k], *same = NULL;
+
+        for (int i = 0; i < D9D_ADAPTER_PARAMS; i++) {
+            d9d_param *p;
+
+            if (!d9d_adapter_is_shared(w, i) || !owns(w, i))
+                continue;
+            same = same != NULL ? same : param_find(whole, w->name);
+            p = w->peft.adapter->param[i];
+            p->name = same->peft.adapter->param[i]->name;
+            p->id = d9d_hash_u64(p->name, strlen(p->name));
+            p->placement.is_primary = owns(same, i);
+        }
+    }
+}
+
+/* --- their numbers -----------------------------------------------------------------------------
+ */
 
 void d9d_adapter_shared_part(const float *all, int64_t columns, const d9d_shape *shape,
                              const int64_t *first, float *to)
@@ -17,18 +146,10 @@ void d9d_adapter_shared_part(const float *all, int64_t columns, const d9d_shape 
         memcpy(to + i * n, all + (first[0] + i) * columns + at, (size_t)n * sizeof(*to));
 }
 
-/* Shared parameter i of a matrix; NULL: it has none. */
-static d9d_param *shared_of(const d9d_param *w, int i)
-{
-    const d9d_param_adapter *a = w->peft.adapter;
-
-    return a != NULL && a->forward != NULL && a->kind->params[i].shared ? a->param[i] : NULL;
-}
-
 static bool has_shared(const d9d_param *w)
 {
     for (int i = 0; i < D9D_ADAPTER_PARAMS; i++)
-        if (shared_of(w, i) != NULL)
+        if (d9d_adapter_is_shared(w, i))
             return true;
     return false;
 }
@@ -97,7 +218,7 @@ static d9d_status part_put(d9d_param *p, d9d_device *dev, const float *all, int6
     return st;
 }
 
-/* Draw array i and give each matrix of `params` its part. */
+/* Draw array i and set the parts of it that matrices of `params` own. */
 static d9d_status array_start(const d9d_adapter_kind *kind, const d9d_adapter_arrays *of, int i,
                               const d9d_params *params, d9d_device *dev)
 {
@@ -110,10 +231,10 @@ static d9d_status array_start(const d9d_adapter_kind *kind, const d9d_adapter_ar
                         (long long)d9d_shape_numel(&all));
     st = D9D_PLUGIN_CALL(kind->name, kind, draw, of, i, v);
     for (size_t k = 0; k < params->n && st == D9D_OK; k++) {
-        d9d_param *p = shared_of(params->p[k], i);
+        const d9d_param *w = params->p[k];
 
-        if (p != NULL)
-            st = part_put(p, dev, v, all.ndim > 1 ? all.dim[1] : 1);
+        if (d9d_adapter_is_shared(w, i) && owns(w, i))
+            st = part_put(w->peft.adapter->param[i], dev, v, all.ndim > 1 ? all.dim[1] : 1);
     }
     free(v);
     return st;

@@ -73,6 +73,16 @@ d9d_status d9d_module_child(d9d_module *m, const char *name, d9d_module *c)
     return d9d_module_child(g, dot + 1, c);
 }
 
+void d9d_module_remove(d9d_module *m, const d9d_param *p)
+{
+    size_t kept = 0;
+
+    for (size_t i = 0; i < m->entries.len; i++)
+        if (m->entries.data[i].param != p)
+            m->entries.data[kept++] = m->entries.data[i];
+    m->entries.len = kept;
+}
+
 void d9d_module_release(d9d_module *m)
 {
     for (size_t i = 0; i < m->entries.len; i++) {

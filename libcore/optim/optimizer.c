@@ -242,17 +242,14 @@ static d9d_status states_create(d9d_optimizer *o)
 /* The dimension that tensor parallelism divides, of an adapter with its matrix; -1: none. */
 static int divided_dim(const d9d_param *p)
 {
-    static const int dims[D9D_PARALLEL_STYLES] = {
-        [D9D_REPLICATED] = -1, [D9D_COLWISE] = 0, [D9D_ROWWISE] = 1, [D9D_EXPERT_PARALLEL] = -1};
     const d9d_param *w = p->peft.adapts;
     int i = 0;
 
-    if (w == NULL || dims[w->spec.parallel.style] < 0)
-        return dims[p->spec.parallel.style];
+    if (w == NULL)
+        return d9d_parallel_style_dim(p->spec.parallel.style);
     while (w->peft.adapter->param[i] != p)
         i++;
-    return d9d_adapter_shared_dim(w->peft.adapter->kind, i, &w->spec.shape,
-                                  dims[w->spec.parallel.style]);
+    return d9d_adapter_divided_dim(w, i);
 }
 
 /* Has parameter i states in 8 bits, and do so many ranks divide its rows within a block? */

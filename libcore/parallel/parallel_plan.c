@@ -3,6 +3,8 @@
  */
 #include "d9d/parallel/parallel_plan.h"
 
+#include <string.h>
+
 #include "d9d/base/plugin_call.h"
 #include "d9d/nn/adapter.h"
 
@@ -68,6 +70,32 @@ static d9d_status blocks_check(const d9d_param *w, int64_t ranks)
     return D9D_OK;
 }
 
+/* A parameter that matrices share: the part that tensor parallelism leaves, on every rank, since
+ * the unit that FSDP gathers it in would be the first matrix's.  It is placed with that one. */
+static d9d_status shared_place(const d9d_param *w, int i, const d9d_mesh *mesh,
+                               const d9d_param_sharding *sharding, int dim)
+{
+    const unsigned replicated =
+        sharding->shard_axes | sharding->grad_axes | (dim < 0 ? sharding->slice_axes : 0);
+    d9d_param *p = w->peft.adapter->param[i],
+              here = {.spec = p->spec, .local = {.shape = p->spec.shape}};
+
+    if (dim >= 0 && sharding->slice_axes != 0)
+        d9d_param_partition(&here, dim, d9d_mesh_count(mesh, sharding->slice_axes),
+                            d9d_mesh_index(mesh, sharding->slice_axes));
+    if (p->peft.adapts == w) {
+        p->local.shape = p->shard.shape = here.local.shape;
+        memcpy(p->local.offset, here.local.offset, sizeof(p->local.offset));
+        memcpy(p->shard.offset, here.local.offset, sizeof(p->shard.offset));
+        p->placement.is_primary = p->placement.is_primary && d9d_mesh_index(mesh, replicated) == 0;
+    }
+    if (d9d_shape_equal(&p->local.shape, &here.local.shape) &&
+        memcmp(p->local.offset, here.local.offset, sizeof(p->local.offset)) == 0)
+        return D9D_OK;
+    return D9D_FAIL(D9D_ENOTSUP, "%s: shares %s, and the model's plan divides the two differently",
+                    w->name, p->name);
+}
+
 /* A parameter of an adapter: divided with its matrix if it has that dimension. */
 static d9d_status adapter_shard(const d9d_param *w, int i, d9d_mesh *mesh,
                                 const d9d_param_sharding *sharding)
@@ -76,6 +104,8 @@ static d9d_status adapter_shard(const d9d_param *w, int i, d9d_mesh *mesh,
     const int dim = d9d_adapter_shared_dim(a->kind, i, &w->spec.shape, sharding->slice_dim);
     d9d_param_sharding own = *sharding;
 
+    if (d9d_adapter_is_shared(w, i))
+        return shared_place(w, i, mesh, sharding, dim);
     own.slice_dim = dim;
     if (dim < 0) {
         own.slice_dim = 0;

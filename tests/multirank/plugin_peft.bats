@@ -226,6 +226,91 @@ tensor() {
     done
 }
 
+# What a rank of dense.json needs of an array with one dimension r: columns of A of query, key, value,
+# gate and up, of output and of down; rows of B of query, of key and value, of gate and up, of output
+# and down.
+@test "a rank has a shared array once, on every mesh, and --plan counts it so" {
+    local each
+    m=vera
+    # weights R MESH...: of a rank in the plan, in bytes.
+    weights() {
+        local peft mesh=()
+        printf -v peft '{"kind": "vera", "module_name_pattern": "all-linear", "r": %s}' "$1"
+        for each in "${@:2}"; do mesh+=(--set "mesh.$each=2"); done
+        d9d-train --plan --gpu cpu --json --set plugin=libvera.so --set "peft=$peft" "${mesh[@]}" dense.json |
+            sed -nE 's/.*"weights": ([0-9]+).*/\1/p' | sort -n | tail -n 1
+    }
+    # once NUMBERS MESH...: more numbers for a rank one larger, with a number of each adapter's d.
+    once() { assert_equal "$(($(weights 64 "${@:2}") - $(weights 32 "${@:2}")))" $((4 * 32 * $1)); }
+    once $((32 + 64 + 48 + 64 + 32 + 48 + 32 + 14))
+    once $((32 + 32 + 24 + 32 + 16 + 24 + 32 + 14)) tensor_parallel
+    once $((32 + 64 + 48 + 64 + 32 + 48 + 32 + 7)) pipeline_parallel
+    once $((32 + 64 + 48 + 64 + 32 + 48 + 32 + 7)) data_parallel_shard
+}
+
+@test "training and inference have the memory for a shared array once" {
+    m=vera c=vera.json i=vera-infer.json
+    local large
+    large=$(method vera all-linear) large=${large/\"r\": 3/\"r\": 2048} # 3.4 MB once, 17.3 MB of each matrix
+    d9d-train -q --device cpu@16MB --set trainer.run.dir=large --set trainer.run.steps=1 --set "peft=$large" "$c"
+    rm -f out.jsonl
+    d9d-infer -q --device cpu@16MB --set "peft=$large" --set trainer.model_stage_factory.source_adapter=large/adapter "$i"
+    rm -rf large out.jsonl
+}
+
+@test "a checkpoint has a shared array once, and is gone on with on every mesh" {
+    m=vera
+    local mesh loha
+    loha=$(method vera all-linear)
+    rm -rf first
+    tune dense "1 2 1 1 1 1 2" first
+    assert_equal "$(cat first/checkpoints/step-00000010/ranks-00000/model-r*.safetensors | grep -ao 'model.layers[.a-z0-9_]*.vera_[AB]' | sort)" \
+        "$(printf 'model.layers.0.%s\n' mlp.down_proj.vera_A mlp.gate_proj.vera_B self_attn.{k_proj.vera_B,o_proj.vera_{A,B},q_proj.vera_{A,B}})"
+    for mesh in "1 2 1 1 1 1 2" "1 1 1 1 2 1" "1 1 1 1 1 1"; do
+        rm -rf run
+        cp -r first run && rm -rf run/export run/checkpoints/step-00000010
+        tune dense "$mesh" run
+        tac run/metrics.jsonl | awk -F'[:,]' '!/"loss"/ || !seen[$2]++' | tac >tidy && mv tidy run/metrics.jsonl
+        same run first
+    done
+}
+
+# Each rank has two stages, each with an instance.
+@test "a rank with several stages trains with arrays that layers share, and goes on" {
+    m=vera
+    local loha deep=(--set model_provider.model.num_hidden_layers=4)
+    loha=$(method vera all-linear)
+    rm -rf whole run
+    tune dense "1 1 1 1 1 1" whole "${deep[@]}"
+    # shellcheck disable=SC2046 # a list of options
+    tune dense "1 1 1 1 1 1 2" run "${deep[@]}" $(schedule_options 1f1b:2)
+    same run whole
+    rm -rf run/export run/checkpoints/step-00000010
+    tune dense "1 2 1 1 1 1 1" run "${deep[@]}"
+    "$driver" run/export whole/export
+}
+
+# checkpoint_vera is step 5 of the dense model on one rank, when each matrix had a copy.
+@test "a checkpoint that has a shared array of each matrix is gone on with, on every mesh" {
+    m=vera
+    local mesh loha
+    loha=$(method vera all-linear)
+    for steps in 10 5; do # to train on, and to export alone
+        rm -rf whole
+        tune dense "1 1 1 1 1 1" whole --set trainer.run.steps=$steps
+        for mesh in "1 1 1 1 1 1" "1 2 1 1 1 1 2" "1 1 1 1 2 1"; do
+            rm -rf run
+            mkdir -p run/checkpoints && cp -r "$BATS_TEST_DIRNAME/checkpoint_vera/step-00000005" run/checkpoints/
+            tune dense "$mesh" run --set trainer.run.steps=$steps
+            "$driver" run/export whole/export || { echo "mesh $mesh"; return 1; }
+            [ "$mesh" != "1 1 1 1 1 1" ] || cmp run/export/model.safetensors whole/export/model.safetensors
+            for name in vera_A vera_B; do
+                cmp <(tensor base_model.$name run/adapter/adapter_model.safetensors) <(tensor base_model.$name whole/adapter/adapter_model.safetensors)
+            done
+        done
+    done
+}
+
 @test "shared arrays that do not fit are refused in a sentence" {
     m=vera c=vera.json golden_m=$golden/peft/vera
     broken() { rm -rf broken; cp -r "$golden_m/${3:-first}" broken; sed -i "$1" "broken/$2"; }

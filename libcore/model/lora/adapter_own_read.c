@@ -221,6 +221,8 @@ static d9d_status shared_read(d9di_peft_reader *r, int i)
         const d9di_adapters_factors *f = &r->ad->list.data[k];
         const d9d_shape part = d9di_adapters_shape(f, i);
 
+        if (d9di_adapters_shared_numbers(r->ad, f, i) != NULL)
+            continue;
         d9d_adapter_shared_part(v, all.ndim > 1 ? all.dim[1] : 1, &part, begin, f->v[i]);
     }
     return D9D_OK;

@@ -19,7 +19,7 @@ typedef struct d9di_adapters_factors {
     uint64_t seed;                /* of the arrays that its kind draws */
     const d9d_adapter_kind *own;  /* a kind with a forward; NULL: its parameters have roles */
     unsigned params;              /* bit i: it has parameter i */
-    float *v[D9D_ADAPTER_PARAMS]; /* their numbers */
+    float *v[D9D_ADAPTER_PARAMS]; /* their numbers; of one shape of a shared array the same */
     const char
         *param[D9D_ADAPTER_PARAMS]; /* their names in the model that they come from, or NULL */
 } d9di_adapters_factors;
@@ -68,9 +68,13 @@ struct d9d_adapters {
 };
 
 d9d_status d9di_adapters_create(d9d_adapters **out);
-/* Append an adapter with zeroed numbers; the name is copied. */
+/* Append an adapter with zeroed numbers, or with those of an array that is there already; the name
+ * is copied. */
 d9d_status d9di_adapters_add(d9d_adapters *ad, const d9di_adapters_factors *like,
                              d9di_adapters_factors **out);
+/* The numbers of an earlier adapter that has the same part of shared array i as f; NULL: it has
+ * none, or i is not shared. */
+float *d9di_adapters_shared_numbers(const d9d_adapters *ad, const d9di_adapters_factors *f, int i);
 
 /* Read tensor i of a source, n numbers, as float32. */
 d9d_status d9di_adapters_read_f32(const d9d_tensor_source *src, size_t i, int64_t n, float *out);

@@ -41,6 +41,22 @@ static float *numbers(d9d_arena *a, int64_t experts, const d9d_shape *shape)
     return d9d_checked_mul_u64(n, sizeof(float), &n) ? d9d_arena_alloc(a, n) : NULL;
 }
 
+float *d9di_adapters_shared_numbers(const d9d_adapters *ad, const d9di_adapters_factors *f, int i)
+{
+    const d9d_shape want = d9di_adapters_shape(f, i);
+
+    for (size_t k = 0; d9di_adapters_is_shared(f, i) && k < ad->list.len; k++) {
+        const d9di_adapters_factors *other = &ad->list.data[k];
+        const d9d_shape have = d9di_adapters_shape(other, i);
+
+        if (other == f)
+            break;
+        if (other->own == f->own && d9d_shape_equal(&have, &want))
+            return other->v[i];
+    }
+    return NULL;
+}
+
 d9d_status d9di_adapters_add(d9d_adapters *ad, const d9di_adapters_factors *like,
                              d9di_adapters_factors **out)
 {
@@ -51,7 +67,9 @@ d9d_status d9di_adapters_add(d9d_adapters *ad, const d9di_adapters_factors *like
         const bool has = d9di_adapters_has_param(&f, i);
         const d9d_shape shape = d9di_adapters_shape(&f, i);
 
-        f.v[i] = has ? numbers(&ad->arena, f.experts, &shape) : NULL;
+        f.v[i] = d9di_adapters_shared_numbers(ad, &f, i);
+        if (has && f.v[i] == NULL)
+            f.v[i] = numbers(&ad->arena, f.experts, &shape);
         if (f.name == NULL || (has && f.v[i] == NULL))
             return D9D_FAIL(D9D_ENOMEM, "adapter of %s: no memory for rank %lld", like->name,
                             (long long)f.r);
@@ -83,6 +101,16 @@ const d9d_model_matrix *d9di_adapters_matrix_of(const d9d_model_matrices *of,
     return d9di_adapters_find_matrix(of, f->name);
 }
 
+/* Is it the name of parameter i of a kind of its own?  Of a shared array, checkpoints of before had
+ * one for each matrix. */
+static bool is_own_param(const d9di_adapters_factors *f, int i, const char *name)
+{
+    const size_t n = strlen(f->name);
+
+    return f->own != NULL && d9di_adapters_has_param(f, i) && strncmp(name, f->name, n) == 0 &&
+           name[n] == '.' && strcmp(name + n + 1, f->own->params[i].name) == 0;
+}
+
 bool d9di_adapters_is_param(const d9d_adapters *ad, const char *name)
 {
     static const char *const usual[] = {".lora_A.", ".lora_B.", ".lora_magnitude_vector.", ".ia3_l",
@@ -93,7 +121,9 @@ bool d9di_adapters_is_param(const d9d_adapters *ad, const char *name)
             return true;
     for (size_t i = 0; i < ad->list.len; i++)
         for (int k = 0; k < D9D_ADAPTER_PARAMS; k++)
-            if (ad->list.data[i].param[k] != NULL && strcmp(ad->list.data[i].param[k], name) == 0)
+            if ((ad->list.data[i].param[k] != NULL &&
+                 strcmp(ad->list.data[i].param[k], name) == 0) ||
+                is_own_param(&ad->list.data[i], k, name))
                 return true;
     return false;
 }
@@ -203,13 +233,13 @@ static d9d_status factors_describe(d9d_arena *a, const d9d_param *w, d9di_adapte
     return out->name != NULL ? D9D_OK : D9D_FAIL(D9D_ENOMEM, "%s: its name", w->name);
 }
 
-/* The first parameter of each adapter stands for it: its matrix; else NULL. */
+/* The first parameter of its own of each adapter stands for it: its matrix; else NULL. */
 static const d9d_param *matrix_of_first(const d9d_param *p)
 {
     const d9d_param *w = p->peft.adapts;
 
     for (int i = 0; w != NULL && i < D9D_ADAPTER_PARAMS; i++)
-        if (w->peft.adapter->param[i] != NULL)
+        if (w->peft.adapter->param[i] != NULL && !d9d_adapter_is_shared(w, i))
             return w->peft.adapter->param[i] == p ? w : NULL;
     return NULL;
 }
@@ -226,7 +256,8 @@ static d9d_status factors_read(const d9d_params *params, const d9d_tensor_source
         D9D_TRY(factors_describe(&ad->arena, w, &f));
         D9D_TRY(d9di_adapters_add(ad, &f, &added));
         for (int k = 0; k < D9D_ADAPTER_PARAMS; k++)
-            if (d9di_adapters_has_param(&f, k))
+            if (d9di_adapters_has_param(&f, k) &&
+                d9di_adapters_shared_numbers(ad, added, k) == NULL)
                 D9D_TRY(factor_read(w->peft.adapter->param[k], src, added->v[k]));
     }
     return D9D_OK;
@@ -373,7 +404,7 @@ static d9d_status memory_make(memory_source *m, const d9d_adapters *ad, const d9
         const d9d_param *w = param_of(params, f);
 
         for (int k = 0; w != NULL && k < D9D_ADAPTER_PARAMS; k++)
-            if (d9di_adapters_has_param(f, k))
+            if (d9di_adapters_has_param(f, k) && w->peft.adapter->param[k]->peft.adapts == w)
                 D9D_TRY(memory_add(m, f, k, w->peft.adapter->param[k]));
     }
     return D9D_OK;

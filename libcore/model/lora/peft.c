@@ -304,8 +304,10 @@ d9d_status d9d_peft_apply(const d9d_union *peft, d9d_model *m, bool part)
     if (peft->which < 0)
         return D9D_OK;
     D9D_TRY(d9d_module_each(m->module, set_trainable, &no));
-    return prompt != NULL ? d9d_model_add_prompt(m, prompt->num_virtual_tokens)
-                          : apply(peft, m->module, part);
+    if (prompt != NULL)
+        return d9d_model_add_prompt(m, prompt->num_virtual_tokens);
+    D9D_TRY(apply(peft, m->module, part));
+    return d9d_adapter_share(m->module);
 }
 
 d9d_status d9d_peft_params_of(const d9d_params *all, bool adapters, d9d_arena *a, d9d_params *out)

@@ -110,9 +110,7 @@ static void refuses_shared_arrays(void **state)
     (void)state;
     broken_of(small_vera_kind, &k);
     k.params[0].frozen = false;
-    refused(&k,
-            "vera: parameter vera_A is shared and trained; each matrix keeps a part, which must "
-            "stay as it is");
+    refused(&k, "vera: parameter vera_A is shared and trained; what matrices share stays as it is");
     broken_of(small_vera_kind, &k);
     k.params[0].dim[0] = D9D_ADAPTER_OUT;
     refused(&k, "vera: parameter vera_A is shared, and one of its dimensions is not that of inputs "
@@ -123,6 +121,9 @@ static void refuses_shared_arrays(void **state)
     broken_of(small_vera_kind, &k);
     k.draw = NULL;
     refused(&k, "vera: parameter vera_A is shared, and the kind has no draw()");
+    broken_of(small_vera_kind, &k);
+    k.params[2].name = k.params[3].name = NULL;
+    refused(&k, "vera: shares all its parameters, and a matrix needs one of its own");
 }
 
 static void refuses_tables(void **state)
@@ -214,6 +215,110 @@ static void a_part_is_cut_out(void **state)
     assert_memory_equal(got, ((const float[]){1, 2}), 2 * sizeof(*got));
 }
 
+/* --- one parameter of several matrices ---------------------------------------------------------
+ */
+
+/* A model of linear layers with VeRA, which are called 0, 1, ... */
+enum { LAYERS = 7, A = 0, B = 1 };
+typedef struct linear {
+    int64_t out, in;
+    d9d_parallel_style style;
+    int64_t units;
+} linear;
+typedef struct layers {
+    d9d_module root, module[LAYERS];
+    d9d_param weight[LAYERS];
+    d9d_params params;
+    d9d_arena arena;
+} layers;
+
+static void layers_open(layers *l, const linear *of, int first)
+{
+    memset(l, 0, sizeof(*l));
+    d9d_module_init(&l->root);
+    for (int i = first; i < LAYERS; i++) {
+        d9d_param *w = &l->weight[i];
+
+        d9d_module_init(&l->module[i]);
+        assert_ok(d9d_module_param(&l->module[i], "weight", w, D9D_F32,
+                                   D9D_SHAPE(of[i].out, of[i].in), D9D_INIT_NORMAL, 1));
+        w->spec.adaptable = true;
+        w->spec.parallel = (d9d_param_parallel){.style = of[i].style, .units = of[i].units};
+        assert_ok(d9d_adapter_add(&l->module[i], small_vera_kind,
+                                  &(d9d_adapter_opts){.r = 3, .alpha = 3, .seed = 5}));
+        assert_ok(d9d_module_child(&l->root, (const char[]){(char)('0' + i), '\0'}, &l->module[i]));
+    }
+    assert_ok(d9d_adapter_share(&l->root));
+    assert_ok(d9d_module_bind(&l->root));
+    assert_ok(d9d_module_params(&l->root, &l->arena, &l->params));
+}
+
+static void layers_close(layers *l)
+{
+    d9d_module_release(&l->root);
+    for (int i = 0; i < LAYERS; i++)
+        d9d_module_release(&l->module[i]);
+    d9d_arena_release(&l->arena);
+}
+
+static const char *name_of(const layers *l, int layer, int i)
+{
+    return l->weight[layer].peft.adapter->param[i]->name;
+}
+
+static const linear some_layers[LAYERS] = {
+    {8, 4, D9D_COLWISE, 2}, {8, 4, D9D_COLWISE, 2}, /* the same */
+    {4, 8, D9D_ROWWISE, 2}, {4, 8, D9D_ROWWISE, 2}, /* the same */
+    {8, 4, D9D_ROWWISE, 0},                         /* divided in the other dimension */
+    {8, 4, D9D_COLWISE, 4},                         /* its rows in other units */
+    {8, 6, D9D_COLWISE, 2},
+};
+
+static void matrices_with_the_same_part_have_one_parameter(void **state)
+{
+    static const char *const a[LAYERS] = {"0.vera_A", "0.vera_A", "2.vera_A", "2.vera_A",
+                                          "4.vera_A", "0.vera_A", "6.vera_A"};
+    static const char *const b[LAYERS] = {"0.vera_B", "0.vera_B", "2.vera_B", "2.vera_B",
+                                          "4.vera_B", "5.vera_B", "0.vera_B"};
+    layers l;
+
+    (void)state;
+    layers_open(&l, some_layers, 0);
+    for (int i = 0; i < LAYERS; i++) {
+        assert_string_equal(name_of(&l, i, A), a[i]);
+        assert_string_equal(name_of(&l, i, B), b[i]);
+        assert_true(d9d_adapter_is_shared(&l.weight[i], A));
+        assert_false(d9d_adapter_is_shared(&l.weight[i], 2));
+    }
+    assert_int_equal(l.params.n, 3 * LAYERS + 8); /* W and two vectors; four of A, four of B */
+    assert_ptr_equal(l.weight[1].peft.adapter->param[A], l.weight[0].peft.adapter->param[A]);
+    layers_close(&l);
+}
+
+static void a_stage_has_the_names_of_the_whole_model(void **state)
+{
+    layers whole, stage;
+
+    (void)state;
+    layers_open(&whole, some_layers, 0);
+    layers_open(&stage, some_layers, 3);
+    assert_string_equal(name_of(&stage, 3, A), "3.vera_A");
+    d9d_adapter_shared_set_names(&whole.params, &stage.params);
+    for (int i = 3; i < LAYERS; i++)
+        for (int k = A; k <= B; k++) {
+            const d9d_param *p = stage.weight[i].peft.adapter->param[k],
+                            *q = whole.weight[i].peft.adapter->param[k];
+
+            assert_string_equal(p->name, q->name);
+            assert_true(p->id == q->id);
+            /* The first matrix's stage has the primary one. */
+            assert_int_equal(p->placement.is_primary, q->name[0] >= '3');
+        }
+    assert_true(stage.weight[3].placement.is_primary);
+    layers_close(&stage);
+    layers_close(&whole);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -225,6 +330,8 @@ int main(void)
         cmocka_unit_test(refuses_files),
         cmocka_unit_test(blocks_have_sizes_and_are_divided_with_inputs),
         cmocka_unit_test(a_part_is_cut_out),
+        cmocka_unit_test(matrices_with_the_same_part_have_one_parameter),
+        cmocka_unit_test(a_stage_has_the_names_of_the_whole_model),
     };
 
     return cmocka_run_group_tests_name("adapter_kinds", tests, NULL, NULL);

@@ -7,6 +7,7 @@
 #include "d9d/device/simulated.h"
 #include "d9d/parallel/parallel_plan.h"
 #include "support/family.h"
+#include "support/small_adapters.h"
 
 /* A model of two layers with these heads and, unless 0, experts, over a mesh. */
 static d9d_status check_model(int64_t heads, int64_t kv_heads, int64_t experts,
@@ -189,6 +190,96 @@ static void the_dimension_that_wastes_little_is_sharded(void **state)
     assert_int_equal(dim_of(4096, D9D_SHAPE(128)), 0);
 }
 
+/* --- parameters that matrices share ------------------------------------------------------------
+ */
+
+/* Two matrices [8, 6] with VeRA, on rank `rank` of two ranks of FSDP by two of tensor parallelism.
+ */
+enum { SHARED_RANKS = 4 };
+typedef struct sharing {
+    d9d_module root, module[2];
+    d9d_param weight[2];
+    d9d_device *dev;
+    d9d_bootstrap *bootstrap;
+    d9d_mesh *mesh;
+} sharing;
+
+static void sharing_open(sharing *s, int rank)
+{
+    const d9d_parallel_degrees d = {1, 1, 2, 1, 1, 2, 1, 1, D9D_CP_ALL_GATHER};
+    const d9d_mesh_opts opts = {0};
+
+    assert_ok(d9d_device_simulate("h100", &s->dev));
+    assert_ok(d9d_bootstrap_simulate(rank, SHARED_RANKS, &s->bootstrap));
+    assert_ok(d9d_mesh_open(s->bootstrap, &d, "sim", s->dev->stream, &opts, &s->mesh));
+    d9d_module_init(&s->root);
+    for (int i = 0; i < 2; i++) {
+        d9d_module_init(&s->module[i]);
+        assert_ok(d9d_module_param(&s->module[i], "weight", &s->weight[i], D9D_F32, D9D_SHAPE(8, 6),
+                                   D9D_INIT_NORMAL, 1));
+        s->weight[i].spec.adaptable = true;
+        s->weight[i].spec.parallel.style = D9D_COLWISE;
+        assert_ok(d9d_adapter_add(&s->module[i], small_vera_kind,
+                                  &(d9d_adapter_opts){.r = 3, .alpha = 3}));
+        assert_ok(d9d_module_child(&s->root, i == 0 ? "q" : "k", &s->module[i]));
+    }
+    assert_ok(d9d_adapter_share(&s->root));
+    assert_ok(d9d_module_bind(&s->root));
+}
+
+static void sharing_close(sharing *s)
+{
+    d9d_module_release(&s->root);
+    for (int i = 0; i < 2; i++)
+        d9d_module_release(&s->module[i]);
+    d9d_mesh_close(s->mesh);
+    d9d_bootstrap_close(s->bootstrap);
+    d9d_device_close(s->dev);
+}
+
+/* A [3, 6] is whole on all ranks, of B [8, 3] a rank has the half that its W has. */
+static void what_matrices_share_is_divided_by_tensor_parallelism_alone(void **state)
+{
+    int a_primary = 0, b_primary = 0;
+
+    (void)state;
+    for (int rank = 0; rank < SHARED_RANKS; rank++) {
+        d9d_model m = {0};
+        const d9d_param *a, *b;
+        sharing s;
+
+        sharing_open(&s, rank);
+        m.module = &s.root;
+        assert_ok(d9d_parallel_plan_apply_blocks(s.mesh, &m));
+        a = s.weight[1].peft.adapter->param[0];
+        b = s.weight[1].peft.adapter->param[1];
+        assert_null(a->placement.shard_group);
+        assert_null(b->placement.shard_group);
+        assert_true(d9d_shape_equal(&a->shard.shape, &D9D_SHAPE(3, 6)));
+        assert_true(d9d_shape_equal(&b->shard.shape, &D9D_SHAPE(4, 3)));
+        assert_int_equal(b->shard.offset[0], s.weight[0].local.offset[0]);
+        a_primary += a->placement.is_primary;
+        b_primary += b->placement.is_primary;
+        sharing_close(&s);
+    }
+    assert_int_equal(a_primary, 1);
+    assert_int_equal(b_primary, 2);
+}
+
+static void matrices_that_share_are_divided_alike(void **state)
+{
+    const d9d_param_sharding by_output = {D9D_AXIS(TP), 0, D9D_AXES_SHARD, D9D_AXES_REPLICATE},
+                             whole = {0, 0, D9D_AXES_SHARD, D9D_AXES_REPLICATE | D9D_AXIS(TP)};
+    sharing s;
+
+    (void)state;
+    sharing_open(&s, 1);
+    assert_ok(d9d_param_sharding_apply(&s.weight[0], s.mesh, &by_output));
+    assert_fails(d9d_param_sharding_apply(&s.weight[1], s.mesh, &whole), D9D_ENOTSUP,
+                 "k.weight: shares q.vera_B, and the model's plan divides the two differently");
+    sharing_close(&s);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -197,6 +288,8 @@ int main(void)
         cmocka_unit_test(experts_are_dealt_over_ranks),
         cmocka_unit_test(experts_are_sharded_inside_a_replica),
         cmocka_unit_test(the_dimension_that_wastes_little_is_sharded),
+        cmocka_unit_test(what_matrices_share_is_divided_by_tensor_parallelism_alone),
+        cmocka_unit_test(matrices_that_share_are_divided_alike),
     };
 
     return cmocka_run_group_tests_name("plan", tests, NULL, NULL);

@@ -135,6 +135,9 @@ typedef struct d9d_checkpointer_set {
     size_t n_counts;
     d9d_checkpointer_rank_state *rank_states; /* the same list on all ranks */
     size_t n_rank_states;
+    const char **former; /* tensors that checkpoints of before may have besides: a shared array of
+                            adapters, once more for each matrix */
+    size_t n_former;
     bool partial;          /* the checkpoint may hold tensors that the set lacks */
     const char *optimizer; /* the kind whose state it has; NULL: none */
 } d9d_checkpointer_set;

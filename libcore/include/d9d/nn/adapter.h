@@ -55,8 +55,16 @@
  *
  *     {"vera_A", .dim = {D9D_ADAPTER_RANK, D9D_ADAPTER_IN}, .frozen = true, .shared = true}
  *
- * draw() makes the whole array, which has the most inputs or outputs of all the matrices.  Each
- * matrix keeps its part, divided as it is, and files have the array once.
+ * draw() makes the whole array, which has the most inputs or outputs of all the matrices, and files
+ * have it once.  Matrices that need the same part, divided in the same way, share one parameter:
+ *
+ *     layers.0.q_proj.vera_A [r, 32]   <- layers.0.k_proj, layers.1.q_proj, layers.1.k_proj, ...
+ *     layers.0.o_proj.vera_A [r, 32]   <- layers.1.o_proj, ...   tensor parallelism divides the 32
+ *     layers.0.down_proj.vera_A [r, 48]   <- layers.1.down_proj, ...
+ *
+ * d9d_adapter_share() gives the first matrix's to the others.  A rank has it once, whole or the
+ * part that tensor parallelism leaves: FSDP does not divide it.  Each stage of a pipeline has an
+ * instance with the name that it has in the whole model, and checkpoints have the first stage's.
  *
  * Hu et al., "LoRA", 2021.  Liu et al., "DoRA", 2024.  Liu et al., "(IA)^3", 2022.
  */
@@ -90,7 +98,8 @@ typedef struct d9d_adapter_param {
     float init_scale;       /* bound, deviation or value; 0 of UNIFORM: 1 / sqrt(last dimension) */
     const char *file;       /* its name in peft's files, behind the module's; NULL: as above */
     bool shared; /* a part of one array of all matrices, which is frozen and that draw() makes;
-                    `file` is its whole name.  One dimension is r, or it has one alone */
+                    `file` is its whole name.  One dimension is r, or it has one alone.  Another
+                    parameter is the matrix's own */
 } d9d_adapter_param;
 
 /* A whole adapter in host memory, float32. */
@@ -169,6 +178,12 @@ D9D_API D9D_MUST_USE d9d_status d9d_adapter_add(d9d_module *m, const d9d_adapter
  * Collective over the ranks that have its parts. */
 D9D_API D9D_MUST_USE d9d_status d9d_adapter_start(d9d_param *w, d9d_device *dev);
 
+/* Let matrices of a model that need the same part of a shared array have one parameter, that of the
+ * first; the others' leave their modules.  Once, before names are bound. */
+D9D_API D9D_MUST_USE d9d_status d9d_adapter_share(d9d_module *root);
+/* Give the shared parameters of a stage, `params`, the names that they have in the `whole` model,
+ * which owns these; both are bound.  One whose first matrix is of another stage is not primary. */
+D9D_API void d9d_adapter_shared_set_names(const d9d_params *whole, const d9d_params *params);
 /* Do matrices of `params` that share arrays have one r and one seed?  ECONFIG. */
 D9D_API D9D_MUST_USE d9d_status d9d_adapter_shared_check(const d9d_params *params);
 /* Draw the arrays that matrices share, of the sizes that all matrices of the model need, `whole`,
@@ -187,6 +202,11 @@ D9D_API d9d_shape d9d_adapter_shape(const d9d_adapter_kind *kind, int i, const d
  * experts. */
 D9D_API int d9d_adapter_shared_dim(const d9d_adapter_kind *kind, int i, const d9d_shape *matrix,
                                    int dim);
+/* Is parameter i of a matrix's adapter a part of a shared array? */
+D9D_API bool d9d_adapter_is_shared(const d9d_param *w, int i);
+/* The dimension of parameter i of its adapter that tensor parallelism divides with the matrix; -1:
+ * none. */
+D9D_API int d9d_adapter_divided_dim(const d9d_param *w, int i);
 /* The row of a merged magnitude: V = W + scale B A, divided by its norm. */
 D9D_API D9D_MUST_USE d9d_status d9d_adapter_merge_magnitude(const d9d_adapter_arrays *a,
                                                             int64_t row, float *w);

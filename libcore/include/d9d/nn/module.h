@@ -52,6 +52,8 @@ D9D_API D9D_MUST_USE d9d_status d9d_module_param(d9d_module *m, const char *name
  * become modules too, which patterns can match.  Each is created with its first child, and its
  * place in the order is that child's. */
 D9D_API D9D_MUST_USE d9d_status d9d_module_child(d9d_module *m, const char *name, d9d_module *c);
+/* Take a parameter that has no memory yet out of the module that declares it. */
+D9D_API void d9d_module_remove(d9d_module *m, const d9d_param *p);
 /* Release the tensors of every parameter below, and the records. */
 D9D_API void d9d_module_release(d9d_module *m);
 

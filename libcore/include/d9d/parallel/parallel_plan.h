@@ -73,7 +73,8 @@ typedef struct d9d_param_sharding {
 /* Place a parameter, and with a matrix its adapter; a call for an adapter's parameter itself does
  * nothing.  A part of it is divided with the matrix if it has the divided dimension: B [out, r] the
  * output, A [r, in] the input, both the experts of a stack.  Otherwise it is replicated, and each
- * rank of slice_axes has a partial gradient.  Collective: over the world, as d9d_mesh_group(). */
+ * rank of slice_axes has a partial gradient.  What matrices share is not sharded; ENOTSUP where
+ * they are divided in different ways.  Collective: over the world, as d9d_mesh_group(). */
 D9D_API D9D_MUST_USE d9d_status d9d_param_sharding_apply(d9d_param *p, d9d_mesh *mesh,
                                                          const d9d_param_sharding *sharding);
 

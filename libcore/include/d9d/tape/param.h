@@ -70,6 +70,15 @@ typedef enum d9d_parallel_style {
     D9D_PARALLEL_STYLES
 } d9d_parallel_style;
 
+/* The dimension that tensor parallelism divides; -1: none. */
+static inline int d9d_parallel_style_dim(d9d_parallel_style style)
+{
+    static const int dims[D9D_PARALLEL_STYLES] = {
+        [D9D_REPLICATED] = -1, [D9D_COLWISE] = 0, [D9D_ROWWISE] = 1, [D9D_EXPERT_PARALLEL] = -1};
+
+    return dims[style];
+}
+
 /* A style, and what must stay whole: the divided dimension is `units` of equal size, such as
  * heads. */
 typedef struct d9d_param_parallel {
