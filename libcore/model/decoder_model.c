@@ -346,17 +346,51 @@ static void decoder_cache_spec(const d9d_model *base, int64_t i, d9d_block_cache
         d9di_layer_cache_spec(&l->blocks, out);
 }
 
+/* What is before the layers: the embedding, its norm, positions and virtual tokens. */
+static bool trains_before_layers(const d9d_model *m)
+{
+    d9d_block_linear *prompt = d9d_model_find_linear(m, D9D_MODEL_PROMPT);
+    bool any = prompt != NULL && d9d_model_is_trained(&prompt->module);
+
+    for (size_t i = 0; i < m->n_units && m->units[i] != &layer_at((const decoder *)m, 0)->module;
+         i++)
+        any |= d9d_model_is_trained(m->units[i]);
+    return any;
+}
+
+static double head_flops(const decoder *m, bool before)
+{
+    double sum = 0;
+
+    for (size_t i = 0; m->head != NULL && i < m->head->n_splits; i++)
+        sum += d9d_model_matrix_flops((double)d9d_shape_numel(&m->head->table[i]->spec.shape),
+                                      m->head->table[i]->spec.trainable, before);
+    return sum;
+}
+
 static double decoder_flops(const d9d_model *base, int64_t s)
 {
     const decoder *m = (const decoder *)base;
     const double hidden = (double)base->hidden;
-    double sum = m->head != NULL ? 6.0 * hidden * (double)base->vocab : 0;
+    bool before = trains_before_layers(base);
+    double sum = 0;
 
-    sum += m->has_mlm_head ? 6.0 * hidden * hidden : 0;
-    for (int64_t i = 0; i < base->layers; i++)
-        sum += m->kind.flops_per_token != NULL ? m->kind.flops_per_token(layer_at(m, i), s)
-                                               : d9di_layer_flops(layer_at(m, i), s);
-    return sum;
+    for (int64_t i = 0; i < base->layers; i++) {
+        d9d_decoder_layer *l = layer_at(m, i);
+
+        if (m->kind.flops_per_token == NULL) {
+            sum += d9di_layer_flops(l, s, &before);
+            continue;
+        }
+        sum += m->kind.flops_per_token(l, s);
+        before |= d9d_model_is_trained(&l->module);
+    }
+    if (m->has_mlm_head) {
+        sum += d9d_model_matrix_flops(hidden * hidden, m->mlm_head.dense.weight.spec.trainable,
+                                      before);
+        before |= m->mlm_head.dense.weight.spec.trainable;
+    }
+    return sum + head_flops(m, before);
 }
 
 /* --- the model ------------------------------------------------------------------------------ */

@@ -17,7 +17,8 @@ void d9di_layer_cache_spec(const d9d_layer_blocks *b, d9d_block_cache_spec *out)
 /* The sum over a layer's matrices. */
 typedef struct matrix_sum {
     const d9d_block_moe *moe;
-    double elements;
+    double flops;
+    bool before; /* something before the next one is trained */
 } matrix_sum;
 
 static d9d_status matrix_add(void *arg, d9d_param *p)
@@ -25,10 +26,12 @@ static d9d_status matrix_add(void *arg, d9d_param *p)
     matrix_sum *sum = arg;
     const bool stack = p->spec.shape.ndim == 3;
 
-    if (!p->spec.adaptable)
-        return D9D_OK;
-    sum->elements += (double)d9d_shape_numel(&p->spec.shape) *
-                     (stack ? (double)sum->moe->shape.top_k / (double)sum->moe->shape.experts : 1);
+    if (p->spec.adaptable)
+        sum->flops += d9d_model_matrix_flops(
+            (double)d9d_shape_numel(&p->spec.shape) *
+                (stack ? (double)sum->moe->shape.top_k / (double)sum->moe->shape.experts : 1),
+            p->spec.trainable, sum->before);
+    sum->before |= p->spec.trainable;
     return D9D_OK;
 }
 
@@ -63,10 +66,12 @@ static double mixer_products(const d9d_layer_blocks *b, int64_t s)
     return 0;
 }
 
-double d9di_layer_flops(d9d_decoder_layer *l, int64_t s)
+/* Both operands of a mixer's products are made of what the layer trains, or of what is before. */
+double d9di_layer_flops(d9d_decoder_layer *l, int64_t s, bool *before)
 {
-    matrix_sum sum = {.moe = l->blocks.moe};
-    const d9d_status st = d9d_module_each(&l->module, matrix_add, &sum);
+    matrix_sum sum = {.moe = l->blocks.moe, .before = *before};
 
-    return st == D9D_OK ? 6.0 * (sum.elements + mixer_products(&l->blocks, s)) : 0;
+    (void)!d9d_module_each(&l->module, matrix_add, &sum);
+    *before = sum.before;
+    return sum.flops + d9d_model_matrix_flops(mixer_products(&l->blocks, s), *before, *before);
 }

@@ -250,22 +250,55 @@ void d9d_model_layer_unpack(d9d_var *const *v, size_t n, d9d_block_cache *entrie
     out->cache = entries;
 }
 
-static d9d_status matrix_elements_add(void *sum, d9d_param *p)
+/* --- FLOP ------------------------------------------------------------------------------------ */
+
+double d9d_model_matrix_flops(double elements, bool trained, bool before)
 {
-    if (p->spec.shape.ndim > 1)
-        *(double *)sum += (double)d9d_shape_numel(&p->spec.shape);
+    return elements * (2 + (before ? 2 : 0) + (trained ? 2 : 0));
+}
+
+static d9d_status trained_find(void *any, d9d_param *p)
+{
+    *(bool *)any |= p->spec.trainable;
+    return D9D_OK;
+}
+
+bool d9d_model_is_trained(d9d_module *m)
+{
+    bool any = false;
+
+    (void)!d9d_module_each(m, trained_find, &any);
+    return any;
+}
+
+/* The sum over the matrices of a model, in their order. */
+typedef struct matrix_sum {
+    double flops;
+    bool before; /* a parameter of those that were seen is trained */
+} matrix_sum;
+
+static d9d_status matrix_add(void *arg, d9d_param *p)
+{
+    matrix_sum *sum = arg;
+
+    if (p->spec.shape.ndim > 1 && p->peft.adapts == NULL)
+        sum->flops += d9d_model_matrix_flops((double)d9d_shape_numel(&p->spec.shape),
+                                             p->spec.trainable, sum->before);
+    sum->before |= p->spec.trainable;
     return D9D_OK;
 }
 
 double d9d_model_flops(const d9d_model *m, int64_t s)
 {
-    double elements = 0;
+    const size_t first = d9d_stage_is_first(m->stage);
+    matrix_sum sum = {0};
 
     if (m->ops->flops_per_token != NULL)
         return m->ops->flops_per_token(m, s);
-    for (size_t i = d9d_stage_is_first(m->stage); i < m->n_units; i++)
-        (void)!d9d_module_each(m->units[i], matrix_elements_add, &elements);
-    return 6 * elements;
+    sum.before = first > 0 && m->n_units > 0 && d9d_model_is_trained(m->units[0]);
+    for (size_t i = first; i < m->n_units; i++)
+        (void)!d9d_module_each(m->units[i], matrix_add, &sum);
+    return sum.flops;
 }
 
 double d9d_model_batch_flops(const d9d_model *m, const d9d_batch *b)

@@ -138,7 +138,7 @@ static void add_stage(d9d_plan *p, const d9di_plan_simulation *sim, double *flop
     p->checkpoint += sim->saved;
     p->exported += sim->exported;
     p->updates = p->updates != NULL ? p->updates : sim->updates;
-    *flops += sim->model_flops;
+    *flops = sim->model_flops;
     *once_s = sim->once_s > *once_s ? sim->once_s : *once_s;
     p->transfer_s = sim->transfer_s > p->transfer_s ? sim->transfer_s : p->transfer_s;
     for (size_t k = 0; k < sim->n_stages; k++)

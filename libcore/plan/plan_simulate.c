@@ -357,6 +357,8 @@ static d9d_status count_persistent(simulation *r, d9di_plan_simulation *out)
     out->optimizer = d9d_optimizer_bytes(r->optimizer);
     out->host_optimizer = d9d_optimizer_host_bytes(r->optimizer);
     out->residuals = d9d_optimizer_residual_bytes(r->optimizer);
+    out->model_flops =
+        d9d_model_batch_flops(r->engine.whole.model, &r->batch) / (double)r->batch.tokens;
     for (size_t k = 0; k < r->engine.n_stages; k++) {
         const d9di_engine_stage *s = &r->engine.stages[k];
 
@@ -364,7 +366,6 @@ static d9d_status count_persistent(simulation *r, d9di_plan_simulation *out)
             out->parameters += s->params.p[i]->placement.is_primary
                                    ? d9d_shape_numel(&s->params.p[i]->spec.shape)
                                    : 0;
-        out->model_flops += d9d_model_batch_flops(s->model, &r->batch) / (double)r->batch.tokens;
         D9D_TRY(d9d_fsdp_bytes(s->model, &sharded, &group_bytes));
         out->group_bytes = group_bytes > out->group_bytes ? group_bytes : out->group_bytes;
     }

@@ -43,7 +43,7 @@ typedef struct d9di_plan_simulate_stage {
 typedef struct d9di_plan_simulation {
     int64_t parameters;       /* of the whole model, as far as on this rank's stages */
     int64_t frozen;           /* of a task's frozen model, the same; not in `parameters` */
-    double model_flops;       /* per token of this batch, of the same parameters */
+    double model_flops;       /* of the whole model, per token of this batch */
     uint64_t saved, exported; /* bytes of these in a checkpoint and in an export */
     uint64_t written;         /* bytes that this rank writes to a checkpoint */
     /* Bytes that persist between steps. */

@@ -66,6 +66,16 @@ token_flops() {
     paste apart.txt packed.txt | awk '{ exit !($1 > 0 && ($2 / $1 - 1) ^ 2 < 1e-12) }' || { paste apart.txt packed.txt; false; }
 }
 
+# A frozen matrix has no gradient of its own; whatever the stages, in the order of the whole model.
+@test "with adapters alone a token has some two thirds of the FLOP, on a pipeline too" {
+    lora='peft={"kind": "lora", "module_name_pattern": "all-linear", "params": {"r": 2, "alpha": 2}}'
+    token_flops data >full.txt
+    token_flops data --set "$lora" >lora.txt
+    token_flops data --set "$lora" --set mesh.pipeline_parallel=2 >piped.txt
+    paste full.txt lora.txt piped.txt | awk '{ exit !($2 > 0.6 * $1 && $2 < 0.75 * $1 && ($3 / $2 - 1) ^ 2 < 1e-12) }' ||
+        { paste full.txt lora.txt piped.txt; false; }
+}
+
 # page_mesh WORD DEGREE ...: as the tables of meshes call it, in options.
 page_mesh() {
     local -A axis=([pp]=pipeline_parallel [dpr]=data_parallel_replicate [dps]=data_parallel_shard

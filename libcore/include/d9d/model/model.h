@@ -169,8 +169,9 @@ typedef struct d9d_model_ops {
      * recorded and replayed with other contents (d9d/device/graph.h). */
     d9d_status (*forward)(d9d_model *m, d9d_tape *t, const d9d_model_in *in, d9d_model_out *out);
     /* FLOP of forward and backward for one token of a sequence of s tokens: 6 N_mm + 6 L A D s.
-     * Causal attention counts half, experts count top_k of E, the input embedding does not count.
-     * NULL: 6 for every element of a matrix, without the first unit of the first stage. */
+     * Causal attention counts half, experts count top_k of E, the input embedding does not count,
+     * frozen matrices as d9d_model_matrix_flops() says.  NULL: the matrices alone, without those of
+     * the first unit of the first stage. */
     double (*flops_per_token)(const d9d_model *m, int64_t s);
     void (*free)(d9d_model *m);
     /* NULL, or the cache entries of a layer of this stage, counted from 0.  A model with cache_spec
@@ -296,7 +297,13 @@ D9D_API D9D_MUST_USE d9d_status d9d_model_sort_passed(const d9d_model_out *out,
                                                       const d9d_stage_spec *specs, size_t n,
                                                       const char *where, d9d_var **v);
 
-/* ops->flops_per_token(), or its default. */
+/* FLOP of a token with a matrix of so many elements: 2 for an element in forward, 2 for the
+ * gradient of its input if something `before` it is trained, 2 for its own if it is `trained`. */
+D9D_API double d9d_model_matrix_flops(double elements, bool trained, bool before);
+/* Is anything below a module trained? */
+D9D_API bool d9d_model_is_trained(d9d_module *m);
+/* ops->flops_per_token(), or its default, of a whole model.  Adapters count nothing, and their
+ * matrices as frozen ones. */
 D9D_API double d9d_model_flops(const d9d_model *m, int64_t s);
 /* The same of all tokens of a batch: packed documents are sequences of their own, padding is none.
  */
