@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "d9d/base/plugin_call.h"
 #include "d9d/base/thread.h"
 #include "d9d/comm/exchange.h"
 #include "d9d/job/preemption.h"
@@ -31,11 +32,12 @@ typedef struct infer_run {
     const d9d_job_output_section *output;
     d9di_task body; /* kind NULL: the model's own losses */
     d9di_infer_rows rows;
-    d9d_hash key;           /* on rank 0: hash of everything the output depends on */
-    int64_t at, end;        /* first sample of the next batch; number of samples */
-    int64_t requests;       /* batches requested, of those that run together */
-    bool has_rows;          /* the newest batch has samples of this rank */
-    d9d_batch_buffer *idle; /* of a rank without samples */
+    d9d_hash key;                    /* on rank 0: hash of everything the output depends on */
+    int64_t at, end;                 /* first sample of the next batch; number of samples */
+    int64_t requests;                /* batches requested, of those that run together */
+    bool has_rows;                   /* the newest batch has samples of this rank */
+    d9d_batch_buffer *idle;          /* of a rank without samples */
+    d9d_hf_sentence_modules modules; /* of the weights' folder, if the task asked */
     d9di_run_metrics metrics;
     d9di_profiler profiler;
     int64_t rounds; /* of batches that ran together, by this process */
@@ -107,6 +109,16 @@ static d9d_status check_problem(const d9d_model_spec *m)
                                     m->hf_config != NULL ? m->hf_config : "model_provider.model");
 }
 
+/* Tells the task what the folder of the weights says of vectors of texts. */
+static d9d_status source_ask(infer_run *r, const char *source)
+{
+    if (source == NULL || r->body.kind == NULL || r->body.kind->set_source == NULL)
+        return D9D_OK;
+    D9D_TRY(d9d_hf_sentence_modules_read(source, &r->arena, &r->modules));
+    return D9D_PLUGIN_CALL(r->c->task.choice->name, r->body.kind, set_source, r->body.self,
+                           &r->modules);
+}
+
 /* Runs all checks that need no model memory. */
 static d9d_status run_check(infer_run *r)
 {
@@ -134,6 +146,7 @@ static d9d_status run_check(infer_run *r)
     opts = engine_opts(r);
     D9D_TRY(d9di_engine_open(&opts, &r->engine));
     D9D_TRY(check_problem(&r->engine.spec));
+    D9D_TRY(source_ask(r, opts.source));
     D9D_TRY(metrics_open(r));
     return d9di_infer_rows_check(&r->rows);
 }
@@ -146,6 +159,12 @@ static d9d_status check_sources_uniform(infer_run *r, const json_t *resolved)
 
     d9di_rank_consistency_add_data(&same, &r->data);
     d9di_rank_consistency_add(&same, "the samples", d9d_loader_data_hash(r->data.loader));
+    if (r->modules.file != NULL) {
+        const int says[] = {(int)r->modules.pooling, r->modules.normalize};
+
+        d9di_rank_consistency_add(&same, "modules.json of source_checkpoint",
+                                  d9d_hash_bytes(says, sizeof(says)));
+    }
     return d9di_infer_check_sources(r->where, &r->engine, &opts, resolved, &same,
                                     d9di_infer_rows_are_written(&r->rows) ? &r->key : NULL);
 }

@@ -17,6 +17,8 @@
 /* An open task; hidden_states has one value per layer, the others one. */
 typedef struct head_task {
     const d9d_head_task_section *c;
+    d9d_pooling pooling;
+    bool normalize;
     int64_t size; /* number of outputs of its matrix */
     int64_t *layers;
     size_t n_layers;
@@ -45,6 +47,8 @@ static d9d_status head_task_open(const void *config, void **self)
     if (h == NULL)
         return D9D_FAIL(D9D_ENOMEM, "task: %zu bytes", sizeof(*h));
     h->c = c;
+    h->pooling = c->pooling < 0 ? D9D_POOLING_LAST : (d9d_pooling)(c->pooling + D9D_POOLING_LAST);
+    h->normalize = c->normalize;
     h->soft = (d9d_field_request){.name = c->soft_labels,
                                   .per = D9D_FIELD_PER_SAMPLE,
                                   .dtype = D9D_F32,
@@ -61,7 +65,7 @@ static d9d_status head_task_open(const void *config, void **self)
 
 static d9d_pooling head_task_pooling(void *self)
 {
-    return (d9d_pooling)(((const head_task *)self)->c->pooling + D9D_POOLING_LAST);
+    return ((const head_task *)self)->pooling;
 }
 
 static bool is_inference(const head_task *h)
@@ -327,13 +331,34 @@ static void embedding_finish(void *self, float *row, int64_t n)
     for (int64_t i = 0; i < n; i++)
         sum += (double)row[i] * (double)row[i];
     sum = sqrt(sum) > 1e-12 ? sqrt(sum) : 1e-12;
-    for (int64_t i = 0; ((const head_task *)self)->c->normalize && i < n; i++)
+    for (int64_t i = 0; ((const head_task *)self)->normalize && i < n; i++)
         row[i] = (float)((double)row[i] / sum);
 }
 
-static const d9d_train_task embedding = {
-    HEAD_TASK_MEMBERS, .table = &d9di_head_task_infer_embedding_table, .head = embedding_head,
-    .extend = embedding_extend, .forward = embedding_forward};
+/* The vectors that the folder was trained for. */
+static d9d_status embedding_set_source(void *self, const d9d_hf_sentence_modules *says)
+{
+    head_task *h = self;
+
+    h->normalize |= says->normalize;
+    if (says->pooling == D9D_POOLING_NONE)
+        return D9D_OK;
+    if (h->c->pooling >= 0 && h->pooling != says->pooling)
+        return D9D_FAIL(D9D_ECONFIG,
+                        "task.pooling is \"%s\", and %s has \"%s\"; leave the key out, or take a "
+                        "folder without modules.json",
+                        d9d_pooling_names[h->pooling - D9D_POOLING_LAST], says->pooling_file,
+                        d9d_pooling_names[says->pooling - D9D_POOLING_LAST]);
+    h->pooling = says->pooling;
+    return D9D_OK;
+}
+
+static const d9d_train_task embedding = {HEAD_TASK_MEMBERS,
+                                         .table = &d9di_head_task_infer_embedding_table,
+                                         .head = embedding_head,
+                                         .extend = embedding_extend,
+                                         .forward = embedding_forward,
+                                         .set_source = embedding_set_source};
 static const d9d_train_task contrast = {HEAD_TASK_MEMBERS,
                                         .table = &d9di_head_task_train_embedding_table,
                                         .head = embedding_head,
@@ -484,8 +509,13 @@ static const d9d_key embedding_keys[] = {
 };
 static const d9d_key embed_keys[] = {
     OUTPUT_KEY(".npy file to write, float32 [samples, features]"),
-    POOLING_KEY,
-    D9D_KEY_BOOL(section, normalize, "false", "divide each embedding by its length"),
+    D9D_KEY_ENUM(section, pooling, "null", d9d_pooling_names,
+                 "what stands for a text: its last position, the mean of all, or the first one "
+                 "(\"cls\"); null: what the 1_Pooling of source_checkpoint says, or \"last\"",
+                 .flags = D9D_NULLABLE),
+    D9D_KEY_BOOL(section, normalize, "false",
+                 "divide each embedding by its length; always where modules.json of "
+                 "source_checkpoint has Normalize"),
     DIM_KEY,
     D9D_KEY_END,
 };

@@ -94,6 +94,62 @@ task() { printf 'task={"name": "%s", "output": "%s"%s}' "$1" "$2" "${3:+, $3}"; 
         END { for (i = 1; i <= 256; i++) if ((a[i] / sqrt(n[int((i - 1) / 16)]) - b[i]) ^ 2 > 1e-12) exit 1 }'
 }
 
+# modules TYPE... [--pooling JSON]: a folder of sentence-transformers, st, with the golden weights.
+modules() {
+    local type list=
+    rm -rf st
+    cp -r "$golden/tasks/dense" st
+    mkdir st/1_Pooling
+    while [ $# -gt 0 ]; do
+        case $1 in
+        --pooling) echo "$2" >st/1_Pooling/config.json && shift ;;
+        *) type=$1 list+="${list:+, }{\"path\": \"$([ "$type" != Pooling ] || echo 1_Pooling)\", \"type\": \"sentence_transformers.models.$type\"}" ;;
+        esac
+        shift
+    done
+    echo "[$list]" >st/modules.json
+}
+embed_st() { d9d-infer -q --set trainer.model_stage_factory.source_checkpoint=st --set "$(task embedding "$@")" dense.infer.json; }
+
+@test "vectors are pooled and normalised as a folder of sentence-transformers says" {
+    local mode p
+    for p in last:lasttoken mean:mean_tokens cls:cls_token; do
+        mode=pooling_mode_${p#*:}
+        modules Transformer Pooling --pooling "{\"word_embedding_dimension\": 16, \"pooling_mode_max_tokens\": false, \"$mode\": true}"
+        embed_st "${p%:*}.npy"
+        close <(floats "${p%:*}.npy") <(golden_values dense "${p%:*}")
+    done
+    modules Transformer Pooling Normalize --pooling '{"pooling_mode": "mean"}'
+    embed_st unit.npy
+    d9d-infer -q --set "$(task embedding own.npy '"pooling": "mean", "normalize": true')" dense.infer.json
+    cmp unit.npy own.npy
+    embed_st same.npy '"pooling": "mean"'
+    cmp unit.npy same.npy
+}
+
+@test "a folder of sentence-transformers that says otherwise, or what is not computed, is refused" {
+    refused() { says 2 "$1" embed_st none.npy "${@:2}" && [ ! -e none.npy ]; }
+    modules Transformer Pooling --pooling '{"pooling_mode_mean_tokens": true}'
+    refused 'task.pooling is "cls", and st/1_Pooling/config.json has "mean"; leave the key out, or take a folder without modules.json' '"pooling": "cls"'
+    modules Transformer Pooling --pooling '{"pooling_mode_max_tokens": true}'
+    refused 'st/1_Pooling/config.json: pooling_mode_max_tokens is not computed, only pooling_mode_cls_token, pooling_mode_mean_tokens and pooling_mode_lasttoken'
+    modules Transformer Pooling --pooling '{"pooling_mode": "attention"}'
+    refused 'st/1_Pooling/config.json: its pooling, which is none of those known, is not computed'
+    modules Transformer Pooling --pooling '{"pooling_mode_mean_tokens": true, "pooling_mode_cls_token": true}'
+    refused 'st/1_Pooling/config.json: pooling_mode_cls_token and pooling_mode_mean_tokens: one pooling is computed, not several side by side'
+    modules Transformer Pooling Dense --pooling '{"pooling_mode_mean_tokens": true}'
+    refused 'st/modules.json: module 2 is a Dense, and vectors are computed by Transformer, Pooling and Normalize alone'
+    echo '{}' >st/modules.json
+    says 1 'st/modules.json: must be a list of modules' embed_st none.npy
+    echo '[{"path": "../x", "type": "a.Pooling"}]' >st/modules.json
+    says 1 'st/modules.json: module 0: ../x is not a path in the folder' embed_st none.npy
+    echo '[{"path": "1_Pooling"}]' >st/modules.json
+    says 1 'st/modules.json: module 0 needs a "type" and a "path"' embed_st none.npy
+    rm st/modules.json
+    embed_st last.npy
+    close <(floats last.npy) <(golden_values dense last)
+}
+
 @test "texts without labels are taken whole" {
     sed -E 's/, "labels".*/}/' "$golden/tasks/dense/texts.jsonl" | grep -v '": \[[0-9]*\]' >bare.jsonl
     [ "$(wc -l <bare.jsonl)" = 15 ]

@@ -46,7 +46,7 @@ typedef struct d9d_head_task_section {
     d9d_job_output_section output; /* of an inference task */
     int64_t num_labels;            /* D9D_INT_NULL: as in the model's configuration */
     int64_t embedding_dim; /* D9D_INT_NULL: as in the model's configuration, or no projection */
-    int pooling;           /* index into d9d_pooling_names */
+    int pooling;           /* index into d9d_pooling_names; -1: null */
     bool normalize;
     double temperature;      /* of InfoNCE */
     d9d_list layers;         /* int64_t */

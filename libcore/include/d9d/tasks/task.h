@@ -18,6 +18,7 @@
 #include "d9d/data/loader/pooling.h"
 #include "d9d/job/events.h"
 #include "d9d/job/job.h"
+#include "d9d/model/hf/sentence_modules.h"
 #include "d9d/model/model.h"
 
 #ifdef __cplusplus
@@ -151,6 +152,9 @@ typedef struct d9d_train_task {
      * microbatch_size is another loss: logs and plans say so.  NULL, also returned: nothing, or of
      * pairs their negatives. */
     const char *(*micro_batch_term)(void *self);
+    /* Of inference: what the folder of source_checkpoint says of vectors of texts, `says`, whose
+     * file is NULL where it says nothing.  NULL: the task does not ask. */
+    d9d_status (*set_source)(void *self, const d9d_hf_sentence_modules *says);
 } d9d_train_task;
 
 /* --- inference ------------------------------------------------------------------------ *
