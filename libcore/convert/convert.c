@@ -561,35 +561,33 @@ static d9d_status change_config(const d9d_convert *c, json_t *doc)
     return sets && now != to ? d9d_hf_config_set_dtype(doc, to) : D9D_OK;
 }
 
-static d9d_status add_folder_config(const d9d_convert *c, d9d_shard_sink *s)
+/* The text of the config.json that belongs to the weights; empty: there is none. */
+static d9d_status config_text(const d9d_convert *c, d9d_buf *text)
 {
-    d9d_buf text = {0};
-    d9d_status st = d9di_convert_into_config(c->into, c->opt.cast ? &c->opt.dtype : NULL, &text);
-
-    if (st == D9D_OK)
-        st = d9d_shard_sink_text(s, D9D_HF_CONFIG_NAME, text.data, text.len);
-    d9d_buf_release(&text);
-    return st;
-}
-
-/* Add the config.json that belongs to the weights. */
-static d9d_status add_config(const d9d_convert *c, d9d_shard_sink *s)
-{
-    json_t *doc = c->doc != NULL ? json_deep_copy(c->doc) : json_object();
-    d9d_buf text = {0};
+    json_t *doc;
     d9d_status st = D9D_OK;
 
+    if (c->into != NULL)
+        return d9di_convert_into_config(c->into, c->opt.cast ? &c->opt.dtype : NULL, text);
+    doc = c->doc != NULL ? json_deep_copy(c->doc) : json_object();
     if (doc == NULL)
         return D9D_FAIL(D9D_ENOMEM, "config.json: out of memory");
     if (c->doc != NULL || c->spec != NULL)
-        D9D_TRY_OR(st, change_config(c, doc), out);
-    if (json_object_size(doc) == 0 && c->doc == NULL)
-        goto out;
-    D9D_TRY_OR(st, d9d_hf_config_text(doc, c->config_path, &text), out);
-    st = d9d_shard_sink_text(s, D9D_HF_CONFIG_NAME, text.data, text.len);
-out:
-    d9d_buf_release(&text);
+        st = change_config(c, doc);
+    if (st == D9D_OK && (json_object_size(doc) > 0 || c->doc != NULL))
+        st = d9d_hf_config_text(doc, c->config_path, text);
     json_decref(doc);
+    return st;
+}
+
+static d9d_status add_config(const d9d_convert *c, d9d_shard_sink *s)
+{
+    d9d_buf text = {0};
+    d9d_status st = config_text(c, &text);
+
+    if (st == D9D_OK && text.len > 0)
+        st = d9d_shard_sink_text(s, D9D_HF_CONFIG_NAME, text.data, text.len);
+    d9d_buf_release(&text);
     return st;
 }
 
@@ -728,7 +726,7 @@ static d9d_status open_sink(const d9d_convert *c, const char *dir, d9d_hash inpu
 
     D9D_TRY(make_fingerprint(c, inputs, &key));
     D9D_TRY(d9d_shard_sink_create(dir, c->opt.shard_bytes, &s));
-    D9D_TRY_OR(st, c->into != NULL ? add_folder_config(c, s) : add_config(c, s), out);
+    D9D_TRY_OR(st, add_config(c, s), out);
     D9D_TRY_OR(st, add_aux_files(c, s, is_root(opt) ? opt->log : NULL), out);
     d9d_shard_sink_resume(s, key, opt->log);
     if (opt->bootstrap != NULL)
