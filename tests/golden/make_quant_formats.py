@@ -179,15 +179,21 @@ def pack_awq(w, group, path):
     return parts, module(path).dequantize_gemm(parts["qweight"], parts["qzeros"], parts["scales"], 4, group).t()
 
 
-def packed(name, document, plain, pack, path, quantization, group=32):
+def packed_tensors(plain, pack):
+    """A model's tensors with the parts of its packed matrices, and with what these decode to."""
     whole, twin = {}, {}
     for k, w in plain.items():
         if "_proj." not in k:
             whole[k] = twin[k] = w
             continue
-        parts, value = pack(w, group, path)
+        parts, value = pack(w)
         whole.update({k.removesuffix("weight") + n: v.clone() for n, v in parts.items()})
         twin[k] = value.bfloat16()
+    return whole, twin
+
+
+def packed(name, document, plain, pack, path, quantization, group=32):
+    whole, twin = packed_tensors(plain, lambda w: pack(w, group, path))
     write(name, {**document, "quantization_config": quantization}, whole)
     write(name + "_bf16", document, twin)
 

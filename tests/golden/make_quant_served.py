@@ -29,7 +29,7 @@ from compressed_tensors.quantization.utils import calculate_qparams, generate_gp
 from modelopt.torch.quantization.qtensor import FP8QTensor, NVFP4QTensor
 from safetensors.torch import load_file
 
-from make_quant_formats import OUT, add, integers, save, write
+from make_quant_formats import OUT, add, integers, packed_tensors, save, write
 
 LARGEST = torch.finfo(torch.float8_e4m3fn).max
 EVERY = torch.arange(256, dtype=torch.uint8)
@@ -206,15 +206,9 @@ def compressed_config(kind, args):
 
 
 def model(name, document, plain, pack, quantization, beside=None):
-    whole, twin = {}, {}
-    for k, w in plain.items():
-        if "_proj." not in k:
-            whole[k] = twin[k] = w
-            continue
-        parts, value = pack(w)
-        whole.update({k.removesuffix("weight") + n: v.clone() for n, v in parts.items()})
-        twin[k] = value.bfloat16()
-        if beside is not None and (".k_proj" in k or ".v_proj" in k):  # scales of a cache
+    whole, twin = packed_tensors(plain, pack)
+    for k in plain:
+        if beside is not None and (".k_proj." in k or ".v_proj." in k):  # scales of a cache
             whole[k.removesuffix("weight") + k[-13] + "_scale"] = torch.tensor(0.25)
     write(name, {**document, **({"quantization_config": quantization} if quantization else {})}, whole)
     write(name + "_bf16", document, twin)

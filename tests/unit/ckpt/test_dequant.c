@@ -328,13 +328,22 @@ static void test_config_refused(void **state)
     }
 }
 
+/* Decodes tensors in memory. */
+static d9d_status dequant_open(const d9d_quantization *q, d9d_dtype to, mem_tensors *m,
+                               d9d_dequant **d)
+{
+    const d9d_tensor_source stored = mem_tensors_source(m);
+
+    return d9d_dequant_create(q, to, &stored, d);
+}
+
 /* --- names and shapes
  * ----------------------------------------------------------------------------- */
 
 static void test_names(void **state)
 {
     mem_tensors m = {.n = 0};
-    d9d_tensor_source stored, src;
+    d9d_tensor_source src;
     const char *pair[D9D_DEQUANT_MAX_STORED];
     d9d_dequant *d;
 
@@ -343,8 +352,7 @@ static void test_names(void **state)
     (void)mem_tensors_add(&m, "norm", D9D_BF16, SHAPE(3));
     (void)mem_tensors_add(&m, "a.weight", D9D_F8_E4M3, SHAPE(5, 3));
     (void)mem_tensors_add(&m, "a.input_scale", D9D_F32, 0, NULL);
-    stored = mem_tensors_source(&m);
-    assert_ok(d9d_dequant_create(&fp8, D9D_BF16, &stored, &d));
+    assert_ok(dequant_open(&fp8, D9D_BF16, &m, &d));
     src = d9d_dequant_source(d);
     assert_int_equal(src.n, 2);
     assert_string_equal(src.at(src.self, 0)->name, "norm");
@@ -367,7 +375,7 @@ static void test_names_of_compressed(void **state)
 {
     static const d9d_quantization q = {.method = D9D_QUANTIZATION_BYTES, .block = {1, 0}};
     mem_tensors m = {.n = 0};
-    d9d_tensor_source stored, src;
+    d9d_tensor_source src;
     d9d_dequant *d;
 
     (void)state;
@@ -379,8 +387,7 @@ static void test_names_of_compressed(void **state)
     (void)mem_tensors_add(&m, "a.k_proj.output_scale", D9D_BF16, SHAPE(1));
     (void)mem_tensors_add(&m, "a.k_scale", D9D_BF16, SHAPE(1));
     (void)mem_tensors_add(&m, "a.v_scale", D9D_BF16, SHAPE(1));
-    stored = mem_tensors_source(&m);
-    assert_ok(d9d_dequant_create(&q, D9D_BF16, &stored, &d));
+    assert_ok(dequant_open(&q, D9D_BF16, &m, &d));
     src = d9d_dequant_source(d);
     assert_int_equal(src.n, 1);
     assert_string_equal(src.at(src.self, 0)->name, "a.k_proj.weight");
@@ -392,7 +399,7 @@ static void test_names_of_compressed(void **state)
 static void test_names_of_modelopt(void **state)
 {
     mem_tensors m = {.n = 0};
-    d9d_tensor_source stored, src;
+    d9d_tensor_source src;
     const char *parts[D9D_DEQUANT_MAX_STORED];
     d9d_dequant *d;
 
@@ -405,8 +412,7 @@ static void test_names_of_modelopt(void **state)
     (void)mem_tensors_add(&m, "a.k_proj.k_bias", D9D_F32, SHAPE(2));
     (void)mem_tensors_add(&m, "a.v_proj.v_scale", D9D_F32, 0, NULL);
     (void)mem_tensors_add(&m, "norm", D9D_BF16, SHAPE(3));
-    stored = mem_tensors_source(&m);
-    assert_ok(d9d_dequant_create(&modelopt_nvfp4, D9D_BF16, &stored, &d));
+    assert_ok(dequant_open(&modelopt_nvfp4, D9D_BF16, &m, &d));
     src = d9d_dequant_source(d);
     assert_int_equal(src.n, 2);
     assert_string_equal(src.at(src.self, 0)->name, "a.k_proj.weight");
@@ -426,7 +432,7 @@ static void test_spare_biases(void **state)
     static const char *const names[] = {"a.weight", "a.bias", "b.weight", "b.bias", "norm.bias"};
     const d9d_map_plan_opts opt = {0};
     mem_tensors m = {.n = 0};
-    d9d_tensor_source stored, src;
+    d9d_tensor_source src;
     d9d_mapper *mapper;
     d9d_dequant *d;
     uint8_t *last;
@@ -444,8 +450,7 @@ static void test_spare_biases(void **state)
     }
     (void)mem_tensors_add(&m, "norm.bias", D9D_F16, SHAPE(8));
     last[15] = 1;
-    stored = mem_tensors_source(&m);
-    assert_ok(d9d_dequant_create(&q, D9D_BF16, &stored, &d));
+    assert_ok(dequant_open(&q, D9D_BF16, &m, &d));
     src = d9d_dequant_source(d);
     assert_int_equal(src.n, 5);
     for (size_t i = 0; i < src.n; i++) {
@@ -527,15 +532,12 @@ static void check_refused(const refused_row *bad, size_t n)
 {
     for (size_t i = 0; i < n; i++) {
         mem_tensors m = {.n = 0};
-        d9d_tensor_source stored;
         d9d_dequant *d;
 
         for (size_t k = 0; k < 3 && bad[i].t[k].name != NULL; k++)
             (void)mem_tensors_add(&m, bad[i].t[k].name, bad[i].t[k].dtype, bad[i].t[k].ndim,
                                   bad[i].t[k].shape);
-        stored = mem_tensors_source(&m);
-        assert_fails(d9d_dequant_create(bad[i].q, D9D_F32, &stored, &d), D9D_EFORMAT,
-                     bad[i].sentence);
+        assert_fails(dequant_open(bad[i].q, D9D_F32, &m, &d), D9D_EFORMAT, bad[i].sentence);
         mem_tensors_free(&m);
     }
 }
@@ -748,7 +750,6 @@ static void test_state_refused(void **state)
     (void)state;
     for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
         mem_tensors m = {.n = 0};
-        d9d_tensor_source stored;
         d9d_dequant *d;
 
         (void)mem_tensors_add(&m, "w", D9D_U8, SHAPE(bad[i].codes, 1));
@@ -758,12 +759,10 @@ static void test_state_refused(void **state)
                                SHAPE((int64_t)strlen(bad[i].text)))
                    ->data,
                bad[i].text, strlen(bad[i].text));
-        stored = mem_tensors_source(&m);
         if (bad[i].sentence != NULL) {
-            assert_fails(d9d_dequant_create(&q, D9D_F32, &stored, &d), D9D_EFORMAT,
-                         bad[i].sentence);
+            assert_fails(dequant_open(&q, D9D_F32, &m, &d), D9D_EFORMAT, bad[i].sentence);
         } else {
-            assert_ok(d9d_dequant_create(&q, D9D_F32, &stored, &d));
+            assert_ok(dequant_open(&q, D9D_F32, &m, &d));
             d9d_dequant_free(d);
         }
         mem_tensors_free(&m);
@@ -776,7 +775,7 @@ static void test_columns_refused(void **state)
 {
     static const d9d_quantization q = {D9D_QUANTIZATION_GPTQ, {1, 8}, 4, true};
     mem_tensors m = {.n = 0};
-    d9d_tensor_source stored, src;
+    d9d_tensor_source src;
     int32_t *groups;
     float x[16];
     d9d_dequant *d;
@@ -786,14 +785,13 @@ static void test_columns_refused(void **state)
     (void)mem_tensors_add(&m, "a.qzeros", D9D_I32, SHAPE(2, 1));
     (void)mem_tensors_add(&m, "a.scales", D9D_F16, SHAPE(3, 8));
     groups = (int32_t *)(void *)mem_tensors_add(&m, "a.g_idx", D9D_I32, SHAPE(16))->data;
-    stored = mem_tensors_source(&m);
-    assert_fails(d9d_dequant_create(&q, D9D_F32, &stored, &d), D9D_EFORMAT,
+    assert_fails(dequant_open(&q, D9D_F32, &m, &d), D9D_EFORMAT,
                  "memory: tensor a.qweight is I32 [2, 8] and a.scales is F16 [3, 8], which must be "
                  "F16 [2, 8]");
     m.a[2].t.shape[0] = 2;
     m.a[2].t.bytes = 32;
     groups[5] = 2;
-    assert_ok(d9d_dequant_create(&q, D9D_F32, &stored, &d));
+    assert_ok(dequant_open(&q, D9D_F32, &m, &d));
     src = d9d_dequant_source(d);
     assert_ok(src.read(src.self, 0, 0, x, 5 * sizeof(*x)));
     assert_fails(src.read(src.self, 0, 0, x, 6 * sizeof(*x)), D9D_EFORMAT,
@@ -808,21 +806,19 @@ static void test_wrong_use(void **state)
     static const d9d_quantization none = {.method = D9D_QUANTIZATION_NONE};
     static const d9d_quantization no_bits = {D9D_QUANTIZATION_PACKED, {1, 16}, 0, false};
     mem_tensors m = {.n = 0};
-    d9d_tensor_source stored, src;
+    d9d_tensor_source src;
     d9d_dequant *d;
     char byte[8];
 
     (void)state;
     (void)mem_tensors_add(&m, "w", D9D_F8_E4M3, SHAPE(1, 2));
     (void)mem_tensors_add(&m, "w_scale_inv", D9D_BF16, SHAPE(1, 1));
-    stored = mem_tensors_source(&m);
-    assert_fails(d9d_dequant_create(&fp8, D9D_F16, &stored, &d), D9D_EINVAL,
+    assert_fails(dequant_open(&fp8, D9D_F16, &m, &d), D9D_EINVAL,
                  "decoding: to float16, must be float32 or bfloat16");
-    assert_fails(d9d_dequant_create(&none, D9D_F32, &stored, &d), D9D_EINVAL,
-                 "decoding: without a method");
-    assert_fails(d9d_dequant_create(&no_bits, D9D_F32, &stored, &d), D9D_EINVAL,
+    assert_fails(dequant_open(&none, D9D_F32, &m, &d), D9D_EINVAL, "decoding: without a method");
+    assert_fails(dequant_open(&no_bits, D9D_F32, &m, &d), D9D_EINVAL,
                  "decoding: numbers of 0 bits, must be 2, 4 or 8");
-    assert_ok(d9d_dequant_create(&fp8, D9D_BF16, &stored, &d));
+    assert_ok(dequant_open(&fp8, D9D_BF16, &m, &d));
     src = d9d_dequant_source(d);
     assert_fails(src.read(src.self, 0, 0, byte, 3), D9D_EINVAL,
                  "tensor w: 3 bytes at 0, decoded it has 4 of 2 each");
