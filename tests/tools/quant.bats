@@ -72,7 +72,7 @@ hide() { sed -i "s/\(gate_proj\.[a-z.]*\)$1\"/\1${1//?/z}\"/" "$2"; }
     copy "$golden/quant/qwen3_modelopt_fp8" m
     sed -i 's/"FP8"/"W4A8_AWQ"/' m/hf_quant_config.json
     run -2 --separate-stderr d9d-map --to hf m out
-    assert_equal "$stderr" 'd9d-map: not supported: m/config.json: quantization_config.quant_algo: "W4A8_AWQ" is not decoded, only "FP8", "NVFP4" and "W4A16_NVFP4" in groups of 16, and "MIXED_PRECISION" of these; of others take the unquantised weights'
+    assert_equal "$stderr" 'd9d-map: not supported: m/hf_quant_config.json: quantization.quant_algo: "W4A8_AWQ" is not decoded, only "FP8", "NVFP4" and "W4A16_NVFP4" in groups of 16, and "MIXED_PRECISION" of these; of others take the unquantised weights'
     rm m/hf_quant_config.json
     run -2 --separate-stderr d9d-map --to hf m out
     [[ "$stderr" == *" is of weights that are quantised (fp8, compressed-tensors, fbgemm_fp8 or modelopt), and m/config.json has no quantization_config that says so" ]]

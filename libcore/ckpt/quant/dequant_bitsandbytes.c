@@ -37,12 +37,11 @@ static bool is_of8(const json_t *o)
 static d9d_status configure(const json_t *o, const char *where, d9d_quantization *q)
 {
     q->bits = is_of4(o) ? 4 : 8;
-    return is_of4(o) != is_of8(o)
-               ? D9D_OK
-               : D9D_FAIL(D9D_ECONFIG,
-                          "%s: " D9D_QUANTIZATION_FIELD ": one of load_in_4bit and load_in_8bit "
-                          "must be true",
-                          where);
+    return is_of4(o) != is_of8(o) ? D9D_OK
+                                  : D9D_FAIL(D9D_ECONFIG,
+                                             "%s: one of load_in_4bit and load_in_8bit "
+                                             "must be true",
+                                             where);
 }
 
 static const char *const members[] = {"quant_method",

@@ -54,7 +54,7 @@ static d9d_status group_read(const json_t *o, const char *where, d9d_quantizatio
 
     if (!json_is_integer(v) || n == 0 || n < -1 || n > MAX_GROUP)
         return D9D_FAIL(D9D_ECONFIG,
-                        "%s: " D9D_QUANTIZATION_FIELD ".group_size: must be a number of inputs, or "
+                        "%s.group_size: must be a number of inputs, or "
                         "-1 for all",
                         where);
     q->block[0] = 1;

@@ -174,9 +174,7 @@ static d9d_status weights_read(const format *f, const json_t *weights, const cha
     json_t *v;
 
     if (bits == NULL)
-        return D9D_FAIL(D9D_ECONFIG,
-                        "%s: " D9D_QUANTIZATION_FIELD ".config_groups: weights have no num_bits",
-                        where);
+        return D9D_FAIL(D9D_ECONFIG, "%s.config_groups: weights have no num_bits", where);
     json_object_foreach((json_t *)(uintptr_t)weights, name, v)
     {
         D9D_TRY(member_check(f, name, v, where));
@@ -211,17 +209,16 @@ static d9d_status same_check(const d9d_quantization *a, const d9d_quantization *
 {
     if (memcmp(a->block, b->block, sizeof(a->block)) != 0)
         return D9D_FAIL(D9D_ENOTSUP,
-                        "%s: " D9D_QUANTIZATION_FIELD ".config_groups: scales are of %lld x "
+                        "%s.config_groups: scales are of %lld x "
                         "%lld numbers in one group and %lld x %lld in another, which must be "
                         "the same (0: all)",
                         where, (long long)a->block[0], (long long)a->block[1],
                         (long long)b->block[0], (long long)b->block[1]);
-    return a->bits == b->bits
-               ? D9D_OK
-               : D9D_FAIL(D9D_ENOTSUP,
-                          "%s: " D9D_QUANTIZATION_FIELD ".config_groups: numbers have %d bits in "
-                          "one group and %d in another, which must be the same",
-                          where, a->bits, b->bits);
+    return a->bits == b->bits ? D9D_OK
+                              : D9D_FAIL(D9D_ENOTSUP,
+                                         "%s.config_groups: numbers have %d bits in "
+                                         "one group and %d in another, which must be the same",
+                                         where, a->bits, b->bits);
 }
 
 d9d_status d9di_dequant_compressed_configure(const json_t *o, const char *where,
@@ -236,9 +233,7 @@ d9d_status d9di_dequant_compressed_configure(const json_t *o, const char *where,
     D9D_TRY(format_check(f, o, where));
     D9D_TRY(sparsity_check(o, where));
     if (json_object_size(groups) == 0)
-        return D9D_FAIL(D9D_ECONFIG,
-                        "%s: " D9D_QUANTIZATION_FIELD ".config_groups: must be an object of groups",
-                        where);
+        return D9D_FAIL(D9D_ECONFIG, "%s.config_groups: must be an object of groups", where);
     json_object_foreach((json_t *)(uintptr_t)groups, name, v)
     {
         d9d_quantization of = *q;

@@ -22,7 +22,7 @@ static d9d_status configure(const json_t *o, const char *where, d9d_quantization
     const json_t *fmt = json_object_get(o, "fmt");
 
     if (fmt != NULL && !json_is_null(fmt) && !is_e4m3(fmt))
-        return D9D_FAIL(D9D_ENOTSUP, "%s: " D9D_QUANTIZATION_FIELD ".fmt: must be \"e4m3\"", where);
+        return D9D_FAIL(D9D_ENOTSUP, "%s.fmt: must be \"e4m3\"", where);
     if (block == NULL || json_is_null(block))
         return D9D_OK;
     for (size_t i = 0; i < 2; i++) {
@@ -32,8 +32,7 @@ static d9d_status configure(const json_t *o, const char *where, d9d_quantization
         if (json_array_size(block) != 2 || !json_is_integer(v) || q->block[i] < 1 ||
             q->block[i] > MAX_BLOCK)
             return D9D_FAIL(D9D_ECONFIG,
-                            "%s: " D9D_QUANTIZATION_FIELD
-                            ".weight_block_size: must be two numbers of elements, such as [128, "
+                            "%s.weight_block_size: must be two numbers of elements, such as [128, "
                             "128]",
                             where);
     }

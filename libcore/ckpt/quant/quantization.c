@@ -128,7 +128,7 @@ static d9d_status fail_method(const json_t *method, const char *where)
         st = names_put(&l, "\"", "and", &list);
     if (st == D9D_OK)
         st = D9D_FAIL(D9D_ENOTSUP,
-                      "%s: " D9D_QUANTIZATION_FIELD ".quant_method: %.64s is not supported; %s are "
+                      "%s.quant_method: %.64s is not supported; %s are "
                       "decoded when they are read, of others take the unquantised weights",
                       where, text.data, list.data);
     d9d_buf_release(&text);
@@ -144,7 +144,7 @@ d9d_status d9di_dequant_fail_member(const char *where, const char *name, const j
 
     if (st == D9D_OK)
         st = D9D_FAIL(D9D_ENOTSUP,
-                      "%s: " D9D_QUANTIZATION_FIELD ".%.64s: %.64s is not decoded, only %s; of "
+                      "%s.%.64s: %.64s is not decoded, only %s; of "
                       "others take the unquantised weights",
                       where, name, text.data, only);
     d9d_buf_release(&text);
@@ -193,7 +193,7 @@ static d9d_status check_members(const d9di_dequant_method *m, const json_t *o, c
     {
         if (!is_nothing(v) && !is_among(m->members, name))
             return D9D_FAIL(D9D_ENOTSUP,
-                            "%s: " D9D_QUANTIZATION_FIELD ".%.64s: the decoder of %s does not know "
+                            "%s.%.64s: the decoder of %s does not know "
                             "this field",
                             where, name, m->name);
     }
@@ -218,23 +218,55 @@ static d9d_quantization_method method_of(const json_t *o)
     return (d9d_quantization_method)first;
 }
 
-d9d_status d9d_quantization_read(const json_t *config, const char *where, d9d_quantization *out)
+/* The members, of which messages say that they are of `where`, a file and an object in it. */
+static d9d_status members_read(const json_t *o, const char *where, d9d_quantization *out)
 {
-    const json_t *o = json_object_get(config, D9D_QUANTIZATION_FIELD);
-    const json_t *method = json_object_get(o, "quant_method");
-    d9d_quantization q = {.method = D9D_QUANTIZATION_NONE};
+    d9d_quantization q = {.method = method_of(o)};
 
-    *out = q;
-    if (o == NULL || json_is_null(o))
-        return D9D_OK;
-    if (!json_is_object(o))
-        return D9D_FAIL(D9D_ECONFIG, "%s: " D9D_QUANTIZATION_FIELD ": must be an object", where);
-    q.method = method_of(o);
     if (q.method == D9D_QUANTIZATION_NONE)
-        return fail_method(method, where);
+        return fail_method(json_object_get(o, "quant_method"), where);
     D9D_TRY(check_members(methods[q.method], o, where));
     if (methods[q.method]->configure != NULL)
         D9D_TRY(methods[q.method]->configure(o, where, &q));
     *out = q;
     return D9D_OK;
+}
+
+/* Members of Model Optimizer's file beside config.json, whose path is `where`. */
+static d9d_status beside_read(const json_t *members, const char *where, d9d_quantization *out)
+{
+    const char *slash = strrchr(where, '/');
+    json_t *o = json_copy((json_t *)(uintptr_t)members);
+    d9d_buf label = {0};
+    d9d_status st = d9d_buf_printf(&label, "%.*s" D9D_QUANTIZATION_BESIDE ": quantization",
+                                   slash != NULL ? (int)(slash + 1 - where) : 0, where);
+
+    if (st == D9D_OK && json_object_set_new(o, "quant_method", json_string("modelopt")) != 0)
+        st = D9D_FAIL(D9D_ENOMEM, "%s: out of memory", where);
+    if (st == D9D_OK)
+        st = members_read(o, label.data, out);
+    d9d_buf_release(&label);
+    json_decref(o);
+    return st;
+}
+
+d9d_status d9d_quantization_read(const json_t *config, const char *where, d9d_quantization *out)
+{
+    const json_t *o = json_object_get(config, D9D_QUANTIZATION_FIELD),
+                 *beside = json_object_get(o, "quantization");
+    d9d_buf label = {0};
+    d9d_status st;
+
+    *out = (d9d_quantization){.method = D9D_QUANTIZATION_NONE};
+    if (o == NULL || json_is_null(o))
+        return D9D_OK;
+    if (!json_is_object(o))
+        return D9D_FAIL(D9D_ECONFIG, "%s: " D9D_QUANTIZATION_FIELD ": must be an object", where);
+    if (json_is_object(beside))
+        return beside_read(beside, where, out);
+    st = d9d_buf_printf(&label, "%s: " D9D_QUANTIZATION_FIELD, where);
+    if (st == D9D_OK)
+        st = members_read(o, label.data, out);
+    d9d_buf_release(&label);
+    return st;
 }

@@ -30,30 +30,26 @@ static bool has_quantization(const json_t *doc)
            d9di_hf_member(json_object_get(doc, "text_config"), D9D_QUANTIZATION_FIELD) != NULL;
 }
 
-/* The members of "quantization" as those of quantization_config. */
-static d9d_status quantization_take(json_t *doc, const json_t *from, const char *file)
+/* "quantization", as it is, in quantization_config: messages then name the file that has it. */
+static d9d_status quantization_take(json_t *doc, json_t *from, const char *file)
 {
-    const json_t *members = json_object_get(from, "quantization");
+    json_t *members = json_object_get(from, "quantization");
     json_t *q;
 
     if (!json_is_object(members))
         return D9D_FAIL(D9D_EFORMAT, "%s: \"quantization\" must be an object", file);
     if (d9di_hf_member(members, "quant_algo") == NULL) /* caches alone */
         return D9D_OK;
-    q = json_copy((json_t *)(uintptr_t)members);
-    if (q == NULL || json_object_set_new(q, "quant_method", json_string("modelopt")) != 0 ||
-        json_object_set(doc, D9D_QUANTIZATION_FIELD, q) != 0) {
-        json_decref(q);
+    q = json_pack("{s:s, s:O}", "quant_method", "modelopt", "quantization", members);
+    if (q == NULL || json_object_set_new(doc, D9D_QUANTIZATION_FIELD, q) != 0)
         return D9D_FAIL(D9D_ENOMEM, "%s: out of memory", file);
-    }
-    json_decref(q);
     return D9D_OK;
 }
 
 d9d_status d9di_hf_config_quantization_beside(json_t *doc, const char *beside)
 {
     d9d_arena a = {0};
-    const char *file = d9d_fs_join(&a, beside, "hf_quant_config.json");
+    const char *file = d9d_fs_join(&a, beside, D9D_QUANTIZATION_BESIDE);
     json_t *from = NULL;
     d9d_status st = D9D_OK;
 

@@ -92,10 +92,12 @@ typedef struct d9d_quantization {
     bool zeros_less;  /* GPTQ: stored zeros are one less than they mean */
 } d9d_quantization;
 
-#define D9D_QUANTIZATION_FIELD "quantization_config" /* of config.json */
+#define D9D_QUANTIZATION_FIELD  "quantization_config"  /* of config.json */
+#define D9D_QUANTIZATION_BESIDE "hf_quant_config.json" /* of Model Optimizer, beside it */
 
-/* Read that field of a config.json: NONE if it is absent or null.  ENOTSUP for a method that is not
- * decoded, ECONFIG for a member of the wrong kind; `where` begins the message. */
+/* Read that field of a config.json: NONE if it is absent or null.  A member "quantization" of it is
+ * that of the file beside config.json.  ENOTSUP for a method that is not decoded, ECONFIG for a
+ * member of the wrong kind; `where`, the file's path, begins the message. */
 D9D_API D9D_MUST_USE d9d_status d9d_quantization_read(const json_t *config, const char *where,
                                                       d9d_quantization *out);
 /* "fp8" */
