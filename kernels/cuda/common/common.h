@@ -8,7 +8,6 @@
 #define D9DI_CUDA_COMMON_COMMON_H
 
 #include <cuda_runtime_api.h>
-#include <pthread.h>
 #ifdef __cplusplus
 #include <type_traits>
 #endif
@@ -82,9 +81,6 @@ static inline d9d_status d9di_cuda_check_launch(const char *op)
 
     return e == cudaSuccess ? D9D_OK : d9di_cuda_fail(op, e);
 }
-
-/* Starts a thread that gets no signals; false: there is none. */
-bool d9di_cuda_start_thread(pthread_t *out, void *(*run)(void *arg), void *arg);
 
 /* Sets the most dynamic shared memory, in bytes, that launches of this kernel may request. */
 d9d_status d9di_cuda_set_max_smem(const char *op, const void *kernel, int64_t bytes);

@@ -1,11 +1,11 @@
 /* stream.c - CUDA streams and what belongs to them. See d9d/kernels/cuda.h. */
+#include <pthread.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "cuda/attention/attention_call.h"
-#include "d9d/base/thread.h"
 
 enum { MIN_MAJOR = 8 }; /* compute capability 8.0 */
 
@@ -61,17 +61,6 @@ d9d_status d9di_cuda_set_max_smem(const char *op, const void *kernel, int64_t by
     return e == cudaSuccess ? D9D_OK : d9di_cuda_fail(op, e);
 }
 
-bool d9di_cuda_start_thread(pthread_t *out, void *(*run)(void *arg), void *arg)
-{
-    d9d_thread_sigmask before;
-    bool started;
-
-    d9d_thread_block_signals(&before);
-    started = pthread_create(out, NULL, run, arg) == 0;
-    d9d_thread_restore_signals(&before);
-    return started;
-}
-
 static d9d_status query_device(d9d_stream s)
 {
     int minor = 0, shared = 0;
@@ -111,7 +100,7 @@ static void *preload_libraries(void *arg)
 static cudaError_t create_stream(d9d_stream s)
 {
     pthread_t thread;
-    const bool loads = d9di_cuda_start_thread(&thread, preload_libraries, NULL);
+    const bool loads = pthread_create(&thread, NULL, preload_libraries, NULL) == 0;
     int highest = 0;
     cudaError_t e = cudaSetDevice(s->index);
 

@@ -16,9 +16,6 @@
  *
  * What a shape uses in the end is kept for later runs (tuning_cache.c), which then ask no heuristic
  * and try nothing. The library checks a kept algorithm before it is used.
- *
- * The library prepares itself at its first question, for 0.1 s. A thread asks one when a stream is
- * created, while others read weights.
  */
 #include <cublasLt.h>
 #include <dlfcn.h>
@@ -88,9 +85,6 @@ typedef struct plan {
 struct d9di_cublaslt {
     void *library;
     cublasLtHandle_t handle;
-    int device;
-    pthread_t first_question;
-    bool asks;            /* it runs, or nobody has waited for it */
     d9d_disk_cache cache; /* plan_key to choice */
     d9d_map plans;
     plan *first;
@@ -142,6 +136,32 @@ static d9d_status library_load(d9di_cublaslt *b)
     return D9D_OK;
 }
 
+d9d_status d9di_cublaslt_open(d9d_stream s, d9di_cublaslt **out)
+{
+    d9di_cublaslt *b = calloc(1, sizeof(*b));
+    cublasStatus_t e;
+    d9d_status st;
+
+    if (b == NULL)
+        return D9D_FAIL(D9D_ENOMEM, "cuda: no memory for cuBLASLt");
+    D9D_TRY_OR(st, library_load(b), out);
+    e = b->cublasLtCreate(&b->handle);
+    if (e != CUBLAS_STATUS_SUCCESS) {
+        b->handle = NULL;
+        st = cublaslt_fail(b, "cuda", "cublasLtCreate", e);
+        goto out;
+    }
+    if (cudaHostAlloc((void **)&b->mismatch, MAX_TRIALS * MAX_ALGOS * sizeof(int),
+                      cudaHostAllocMapped) != cudaSuccess)
+        b->mismatch = NULL;
+    d9di_cuda_open_cache(s, "cublaslt", b->cublasLtGetVersion(), &b->cache);
+    *out = b;
+    b = NULL;
+out:
+    d9di_cublaslt_close(b);
+    return st;
+}
+
 static void trial_end(plan *p)
 {
     for (int i = 0; i < 2 * MAX_ALGOS; i++)
@@ -164,6 +184,24 @@ static void plan_free(const d9di_cublaslt *b, plan *p)
     if (p->c != NULL)
         (void)b->cublasLtMatrixLayoutDestroy(p->c);
     free(p);
+}
+
+/* The library stays loaded: unloading it would run its teardown while a CUDA context is alive. */
+void d9di_cublaslt_close(d9di_cublaslt *b)
+{
+    if (b == NULL)
+        return;
+    for (plan *p = b->first, *next; p != NULL; p = next) {
+        next = p->next;
+        plan_free(b, p);
+    }
+    d9d_map_release(&b->plans);
+    d9d_disk_cache_close(&b->cache);
+    if (b->mismatch != NULL)
+        (void)cudaFreeHost(b->mismatch);
+    if (b->handle != NULL)
+        (void)b->cublasLtDestroy(b->handle);
+    free(b);
 }
 
 static cudaDataType_t cuda_type(d9d_dtype t)
@@ -352,102 +390,6 @@ static cublasStatus_t query_heuristic(const d9di_cublaslt *b, const plan_key *ke
     return e;
 }
 
-/* --- opening ---------------------------------------------------------------------------------- */
-
-/* Any question will do; the answer is not used. Frees `arg`, a copy of the library. */
-static void *ask_first_question(void *arg)
-{
-    const d9d_gemm_batched batch = {
-        .gemm = {.t = D9D_BF16, .ct = D9D_BF16, .trans_b = true, .m = 1024, .n = 1024, .k = 1024},
-        .count = 1};
-    const plan_key key = {.strides = d9di_gemm_strides_dense(&batch.gemm),
-                          .at = D9D_BF16,
-                          .bt = D9D_BF16,
-                          .align_a = MAX_ALIGNMENT,
-                          .align_b = MAX_ALIGNMENT,
-                          .align_c = MAX_ALIGNMENT};
-    d9di_cublaslt *b = arg;
-    plan *p = calloc(1, sizeof(*p));
-
-    b->handle = NULL;
-    if (p != NULL && cudaSetDevice(b->device) == cudaSuccess &&
-        b->cublasLtCreate(&b->handle) == CUBLAS_STATUS_SUCCESS &&
-        plan_describe(b, &batch, NULL, &key, p) == CUBLAS_STATUS_SUCCESS)
-        (void)query_heuristic(b, &key, p);
-    if (p != NULL)
-        plan_free(b, p);
-    if (b->handle != NULL)
-        (void)b->cublasLtDestroy(b->handle);
-    free(b);
-    return NULL;
-}
-
-static void start_first_question(d9di_cublaslt *b)
-{
-    d9di_cublaslt *const own = malloc(sizeof(*own));
-
-    if (own == NULL)
-        return;
-    *own = *b;
-    b->asks = d9di_cuda_start_thread(&b->first_question, ask_first_question, own);
-    if (!b->asks)
-        free(own);
-}
-
-static void await_first_question(d9di_cublaslt *b)
-{
-    if (b->asks)
-        (void)pthread_join(b->first_question, NULL);
-    b->asks = false;
-}
-
-/* The library stays loaded: unloading it would run its teardown while a CUDA context is alive. */
-void d9di_cublaslt_close(d9di_cublaslt *b)
-{
-    if (b == NULL)
-        return;
-    await_first_question(b);
-    for (plan *p = b->first, *next; p != NULL; p = next) {
-        next = p->next;
-        plan_free(b, p);
-    }
-    d9d_map_release(&b->plans);
-    d9d_disk_cache_close(&b->cache);
-    if (b->mismatch != NULL)
-        (void)cudaFreeHost(b->mismatch);
-    if (b->handle != NULL)
-        (void)b->cublasLtDestroy(b->handle);
-    free(b);
-}
-
-d9d_status d9di_cublaslt_open(d9d_stream s, d9di_cublaslt **out)
-{
-    d9di_cublaslt *b = calloc(1, sizeof(*b));
-    cublasStatus_t e;
-    d9d_status st;
-
-    if (b == NULL)
-        return D9D_FAIL(D9D_ENOMEM, "cuda: no memory for cuBLASLt");
-    D9D_TRY_OR(st, library_load(b), out);
-    e = b->cublasLtCreate(&b->handle);
-    if (e != CUBLAS_STATUS_SUCCESS) {
-        b->handle = NULL;
-        st = cublaslt_fail(b, "cuda", "cublasLtCreate", e);
-        goto out;
-    }
-    if (cudaHostAlloc((void **)&b->mismatch, MAX_TRIALS * MAX_ALGOS * sizeof(int),
-                      cudaHostAllocMapped) != cudaSuccess)
-        b->mismatch = NULL;
-    d9di_cuda_open_cache(s, "cublaslt", b->cublasLtGetVersion(), &b->cache);
-    b->device = s->index;
-    start_first_question(b);
-    *out = b;
-    b = NULL;
-out:
-    d9di_cublaslt_close(b);
-    return st;
-}
-
 /* --- choices of earlier runs ------------------------------------------------------------------ */
 
 /* False if there is none that the library takes for this product. */
@@ -485,7 +427,6 @@ static d9d_status plan_get(d9di_cublaslt *b, const char *op, const d9d_gemm_batc
     d9d_status st;
     plan *p = d9d_map_get(&b->plans, (const char *)key, sizeof(*key));
 
-    await_first_question(b);
     if (p != NULL) {
         *out = p;
         return D9D_OK;
