@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "cuda/attention/attention_call.h"
+#include "d9d/base/thread.h"
 
 enum { MIN_MAJOR = 8 }; /* compute capability 8.0 */
 
@@ -95,15 +96,20 @@ static void *preload_libraries(void *arg)
     return arg;
 }
 
-/* Makes the GPU's context, for half a second, and the stream; meanwhile a thread loads libraries.
- */
+/* Makes the GPU's context, in some tenths of a second, and the stream; meanwhile a thread loads
+ * libraries. */
 static cudaError_t create_stream(d9d_stream s)
 {
+    d9d_thread_sigmask before;
     pthread_t thread;
-    const bool loads = pthread_create(&thread, NULL, preload_libraries, NULL) == 0;
+    bool loads;
     int highest = 0;
-    cudaError_t e = cudaSetDevice(s->index);
+    cudaError_t e;
 
+    d9d_thread_block_signals(&before);
+    loads = pthread_create(&thread, NULL, preload_libraries, NULL) == 0;
+    d9d_thread_restore_signals(&before);
+    e = cudaSetDevice(s->index);
     if (e == cudaSuccess)
         e = cudaDeviceGetStreamPriorityRange(NULL, &highest);
     if (e == cudaSuccess)
