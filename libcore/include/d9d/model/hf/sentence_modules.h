@@ -3,8 +3,7 @@
  *     modules.json          [{"path": "", "type": "sentence_transformers.models.Transformer"},
  *                            {"path": "1_Pooling", "type": "sentence_transformers.models.Pooling"},
  *                            {"path": "2_Normalize", "type": "....Normalize"}]
- *     1_Pooling/config.json {"pooling_mode_lasttoken": true, "pooling_mode_mean_tokens": false,
- * ...}
+ *     1_Pooling/config.json {"pooling_mode_lasttoken": true, ...}
  *
  * Newer folders have "pooling_mode": "lasttoken".
  */
