@@ -217,8 +217,8 @@ SH
     [ "$(jq -n --argjson a "$output" --argjson b "$long" '$b.stages[0].kv_cache > $a.stages[0].kv_cache and $b.generation_s > 2 * $a.generation_s')" = true ]
     # A token passes through the stages one by one, and each prompt is prefilled once.
     staged=$(d9d-train --plan --json --set mesh.pipeline_parallel=2 train.json)
-    more=$(d9d-train --plan --json --set task.num_generations=8 --set task.generation_batch_size=8 train.json)
-    jq -e -n --argjson a "$output" --argjson b "$staged" --argjson c "$more" '$b.generation_s > 0.8 * $a.generation_s and $b.step_s > $b.generation_s
+    eight=$(d9d-train --plan --json --set task.num_generations=8 --set task.generation_batch_size=8 train.json)
+    jq -e -n --argjson a "$output" --argjson b "$staged" --argjson c "$eight" '$b.generation_s > 0.8 * $a.generation_s and $b.step_s > $b.generation_s
         and $c.stages[0].kv_cache == $a.stages[0].kv_cache and $c.generation_s > 1.2 * $a.generation_s'
     # Several stages of a rank have as much cache as one with all their layers.
     mkdir deep
