@@ -35,8 +35,11 @@ static size_t unescaped_length(const char *s, size_t n)
 json_t *d9d_json_str(const char *s)
 {
     d9d_buf b = {0};
-    json_t *v = s == NULL ? json_null() : json_string(s);
+    json_t *v;
 
+    if (s == NULL)
+        return json_null();
+    v = json_string(s);
     if (v != NULL)
         return v;
     if (d9d_text_repair(&b, s, strlen(s)) == D9D_OK)
