@@ -3,17 +3,14 @@
 
 static void row_axpby(d9d_dtype yt, d9d_dtype xt, const d9d_foreach_matrix *a, int64_t i)
 {
-    float x[D9DI_BLOCK], y[D9DI_BLOCK], sum[D9DI_BLOCK];
-    const float *from;
+    float x[D9DI_BLOCK], scaled[D9DI_BLOCK];
 
     for (int64_t j = 0; j < a->n; j += D9DI_BLOCK) {
-        const int64_t some = d9di_i64_min(D9DI_BLOCK, a->n - j), at = i * a->y_ld + a->y_first + j;
+        const int64_t some = d9di_i64_min(D9DI_BLOCK, a->n - j);
 
-        from = d9di_cpu_read(xt, a->x, i * a->x_ld + a->x_first + j, some, x);
-        d9di_cpu_row_scale(sum, a->alpha, from, some);
-        if (a->beta != 0.0f)
-            d9di_cpu_row_axpy(sum, a->beta, d9di_cpu_read(yt, a->y, at, some, y), some);
-        d9di_cpu_store(yt, a->y, at, some, sum);
+        d9di_cpu_row_scale(scaled, a->alpha,
+                           d9di_cpu_read(xt, a->x, i * a->x_ld + a->x_first + j, some, x), some);
+        d9di_cpu_store_add(yt, a->y, i * a->y_ld + a->y_first + j, some, a->beta, scaled);
     }
 }
 

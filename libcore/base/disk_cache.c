@@ -34,15 +34,6 @@ typedef struct entry {
 
 /* --- entries ---------------------------------------------------------------------------------- */
 
-static void *copy_bytes(d9d_arena *a, const void *p, size_t n)
-{
-    void *const to = d9d_arena_alloc(a, n + 1);
-
-    if (to != NULL && n > 0)
-        memcpy(to, p, n);
-    return to;
-}
-
 /* The entry of a key, made if it is new; NULL: no memory. */
 static entry *entry_get(d9d_disk_cache *c, const void *key, size_t n)
 {
@@ -56,7 +47,7 @@ static entry *entry_get(d9d_disk_cache *c, const void *key, size_t n)
 
 static void entry_set(d9d_disk_cache *c, entry *e, const void *value, size_t size)
 {
-    const void *const copy = copy_bytes(&c->arena, value, size);
+    const void *const copy = d9d_arena_strndup(&c->arena, value, size);
 
     if (copy == NULL)
         return;

@@ -99,7 +99,7 @@ static const env_rule env_rules[] = {
      "it is now called D9D_P2P, with off for 0 and force for 1"},
 
     /* Streams that share a hardware queue wait for each other, and one that waits for a message
-     * must not block what the message waits for. Each queue takes 15 ms of a process's start. */
+     * must not block what the message waits for. Each queue takes 17 ms of a process's start. */
     {"CUDA_DEVICE_MAX_CONNECTIONS", D9D_ENVIRONMENT_GPU_ALONE, D9D_ENVIRONMENT_CHANGED, is_below_8,
      "8", "D9D_CUDA_MAX_CONNECTIONS",
      "copies and computation would wait for each other in one hardware queue; 8 is used in its "

@@ -1,5 +1,5 @@
-/* op_linear_stacked.c - y_i = factor_i x W_i^T of several small matrices, such as A of adapters, by
- * one product.  x [M, in], W_i [out_i, in], y_i [M, out_i].
+/* op_linear_stacked.c - y_i = factor_i x W_i^T of several small matrices, such as lora_A of
+ * adapters, by one product.  x [M, in], W_i [out_i, in], y_i [M, out_i].
  *
  *     [u_0 | u_1 | ...] = x [W_0; W_1; ...]^T       y_i = factor_i u_i
  *
